@@ -1,0 +1,40 @@
+# make demo    set up, then run the main job
+# make test    set up, then lint, types and tests
+# make bench   set up, then measure against peers (results in benchmarks/results/)
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.PHONY: demo test lint types check bench clean
+
+demo: $(READY)
+	$(BIN)/regard demo
+
+test: lint types check
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: $(READY)
+	$(BIN)/pytest
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
+	@echo 'Setting up $(VENV) (about two minutes, once) ...'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' 2>pip.log || { cat pip.log; exit 1; }
+	@touch $(READY)
+
+clean:
+	rm -rf $(VENV) out build dist pip.log

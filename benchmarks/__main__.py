@@ -1,0 +1,15 @@
+"""`python -m benchmarks [NAME ...]` runs all benchmarks, or the named ones."""
+
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+HELPERS = {"__main__", "harness"}
+names = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in HELPERS)
+unknown = set(sys.argv[1:]) - set(names)
+if unknown:
+    sys.exit(f"no benchmark named {', '.join(sorted(unknown))}; there are: {', '.join(names)}")
+for name in sys.argv[1:] or names:
+    print(f"## {name}", flush=True)
+    importlib.import_module(f"benchmarks.{name}").main()

@@ -1,0 +1,132 @@
+"""Timing, memory and reports shared by all benchmarks.
+
+Contestants run interleaved, so that a noisy machine hurts all of them alike, and the figure that counts is the
+ratio of medians. Memory is the growth of a child process's high-water mark.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds: the median and the middle half of the runs."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a report: our figure beside a peer's, in the same unit, and what was promised."""
+
+    case: str
+    unit: str
+    ours: float
+    peer: str
+    theirs: float
+    promise: str = ""
+    kept: bool | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How many times better ours is (above one) or worse (below one): theirs divided by ours."""
+        return self.theirs / self.ours
+
+
+def race(contestants: dict[str, Callable[[], object]], seconds: float = 3.0, least: int = 5) -> dict[str, Timing]:
+    """Run the contestants in turn, warm-up first, until `seconds` have passed and each ran `least` times."""
+    for run in contestants.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds or any(len(t) < least for t in times.values()):
+        for name, run in contestants.items():
+            before = time.perf_counter()
+            run()
+            times[name].append(1e3 * (time.perf_counter() - before))
+    return {name: _summary(t) for name, t in times.items()}
+
+
+def _summary(times: list[float]) -> Timing:
+    low, median, high = statistics.quantiles(times, n=4)
+    return Timing(median, low, high, len(times))
+
+
+def peak_memory(setup: str, run: str) -> float:
+    """MB by which `run` raises the high-water mark of a fresh process that has already executed `setup`."""
+    code = (
+        "import resource\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        f"{setup}\nbefore = peak()\n{run}\nprint('PEAK', peak() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the measured process failed:\n{done.stderr}")
+    return float(done.stdout.split("PEAK")[1])
+
+
+def installed(package: str) -> str | None:
+    """The version of a peer, or None when it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def report(name: str, rows: list[Row]) -> None:
+    """Write benchmarks/results/NAME.json and print the same as a table. A promise not kept is said plainly."""
+    RESULTS.mkdir(exist_ok=True)
+    record = {
+        "benchmark": name,
+        "machine": {
+            "processor": _processor(),
+            "threads": torch.get_num_threads(),
+            "python": platform.python_version(),
+            "versions": {p: installed(p) for p in ("torch", "numpy", "entmax", "POT", "geomloss")},
+        },
+        "rows": [asdict(row) | {"ratio": row.ratio} for row in rows],
+    }
+    path = RESULTS / f"{name}.json"
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(record, indent=1) + "\n")
+    beside.replace(path)
+    print(table(rows))
+    print(f"-> {path.relative_to(RESULTS.parent.parent)}\n")
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as a Markdown table."""
+    lines = ["| case | ours | peer | theirs | ratio | promise |", "|---|---|---|---|---|---|"]
+    for r in rows:
+        verdict = {None: r.promise, True: f"{r.promise}: kept", False: f"{r.promise}: NOT KEPT"}[r.kept]
+        lines.append(
+            f"| {r.case} | {r.ours:.3g} {r.unit} | {r.peer} | {r.theirs:.3g} {r.unit} | {r.ratio:.2f}x | {verdict} |"
+        )
+    return "\n".join(lines)
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,147 @@
+"""Every complaint about bad input is worded here.
+
+A complaint names the argument, says what came, what was expected, and how to fix it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+_checks_on: ContextVar[bool] = ContextVar("regard_checks_on", default=True)
+
+
+@contextmanager
+def checks(on: bool) -> Iterator[None]:
+    """Switch the checks of *values* (NaN, infinities, alpha below one) on or off inside a block.
+
+    They are on by default. Each one reads a number back from the device, which a GPU has to wait for; shapes,
+    dtypes and plain numbers are always checked. Inside `torch.compile` and `torch.func` transforms values
+    cannot be read, so there a bad score gives NaN instead of an error.
+
+    >>> import torch, regard
+    >>> with regard.checks(False):
+    ...     regard.softmax(torch.tensor([float("nan"), 0.0]))
+    tensor([nan, nan])
+    """
+    token = _checks_on.set(on)
+    try:
+        yield
+    finally:
+        _checks_on.reset(token)
+
+
+def readable(x: Tensor) -> bool:
+    """Whether Python may look at the values of `x`: not while compiling, nor inside `torch.func`."""
+    return not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def values_checked(x: Tensor) -> bool:
+    """Whether the values of `x` can be checked and the user wants it."""
+    return readable(x) and _checks_on.get()
+
+
+def complain(argument: str, got: object, expected: str, remedy: str, kind: type[Exception] = ValueError) -> NoReturn:
+    """Raise `kind` in the one form that every error of regard has."""
+    raise kind(f"{argument}: got {got}, expected {expected}. {remedy}")
+
+
+def floating(argument: str, x: Any, *, min_dims: int = 0) -> None:
+    """A floating-point tensor with at least `min_dims` dimensions."""
+    if not isinstance(x, Tensor):
+        complain(argument, type(x).__name__, "a torch.Tensor", "Convert it with torch.as_tensor.", TypeError)
+    if not x.dtype.is_floating_point:
+        complain(argument, x.dtype, "a floating-point dtype", "Convert it with .float().", TypeError)
+    if x.dim() < min_dims:
+        complain(
+            argument,
+            f"shape {tuple(x.shape)}",
+            f"at least {min_dims} dimensions",
+            "Add an axis with unsqueeze.",
+        )
+
+
+def axis(argument: str, x: Tensor, dim: int) -> int:
+    """`dim` as a negative number, after checking that `x` has that axis and that it is not empty."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        complain(
+            "dim",
+            repr(dim),
+            "an integer",
+            "A map acts along one axis; flatten several axes first.",
+            TypeError,
+        )
+    if not -x.dim() <= dim < x.dim():
+        complain("dim", dim, f"an axis of {argument}, which has shape {tuple(x.shape)}", "The default is -1.")
+    dim = dim if dim < 0 else dim - x.dim()
+    if x.shape[dim] == 0:
+        complain(
+            argument,
+            f"shape {tuple(x.shape)}, empty along dim {dim}",
+            "at least one entry there",
+            "There is no distribution over nothing; drop the row before.",
+        )
+    return dim
+
+
+def broadcasts(argument: str, x: Tensor, shape: torch.Size, of: str) -> None:
+    """`x` can be broadcast to `shape`, the shape of `of`, without making it larger."""
+    fits = x.dim() <= len(shape) and all(a in (1, b) for a, b in zip(reversed(x.shape), reversed(shape), strict=False))
+    if not fits:
+        complain(
+            argument,
+            f"shape {tuple(x.shape)}",
+            f"a shape that broadcasts to that of {of}, {tuple(shape)}",
+            "Shapes are aligned at the last axis; add axes of size 1 with unsqueeze.",
+        )
+
+
+def boolean_mask(mask: Any, shape: torch.Size, of: str = "s") -> None:
+    """A boolean mask, True where an entry takes part, that broadcasts to `shape`."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        complain("mask", got, "a boolean tensor, True = take part", "Use mask.bool(), or bias == 0.", TypeError)
+    broadcasts("mask", mask, shape, of)
+
+
+def number(
+    argument: str, value: Any, *, above: float | None = None, at_least: float | None = None, remedy: str = ""
+) -> float:
+    """A finite Python number inside its bounds."""
+    bound = f" > {above}" if above is not None else f" >= {at_least}" if at_least is not None else ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        complain(argument, repr(value), f"a number{bound}", remedy or "Pass an int or a float.", TypeError)
+    too_low = (above is not None and value <= above) or (at_least is not None and value < at_least)
+    if too_low or value != value or value in (float("inf"), float("-inf")):
+        complain(argument, value, f"a finite number{bound}", remedy or "Choose another value.")
+    return float(value)
+
+
+def count(argument: str, value: Any, *, at_least: int = 1) -> int:
+    """A whole number that is large enough."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        complain(argument, repr(value), f"a whole number >= {at_least}", "Pass an int.", TypeError)
+    if value < at_least:
+        complain(argument, value, f"a whole number >= {at_least}", "Choose a larger one.")
+    return value
+
+
+def finite(argument: str, x: Tensor) -> None:
+    """No NaN and no infinity, if values are to be checked. One pass and no copy while all is well."""
+    if not values_checked(x) or x.numel() == 0 or bool(x.detach().sum().isfinite()):
+        return
+    if not bool(x.isfinite().all()):
+        bad = "NaN" if bool(x.isnan().any()) else "an infinity"
+        complain(argument, bad, "finite numbers", "Look for a division by zero or an overflow before this call.")
+
+
+def score_maxima(maxima: Tensor) -> None:
+    """The maxima of rows of scores: NaN and +inf show there, -inf means that the whole row is masked."""
+    if values_checked(maxima) and not bool((maxima < float("inf")).all()):
+        bad = "NaN" if bool(maxima.isnan().any()) else "+inf"
+        complain("s", bad, "scores below +inf", "Only -inf is meaningful: it masks an entry.")

@@ -1,0 +1,22 @@
+"""Settings that every test shares."""
+
+import os
+
+# Before torch is imported: some machines announce AMX and then die on a bfloat16 product.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import pytest
+import torch
+from hypothesis import settings
+
+# One thread: tests are many small operations, and CI has two cores.
+torch.set_num_threads(1)
+
+# Timing on a shared machine says nothing about the code, and a failure must come back on the next run.
+settings.register_profile("regard", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("regard")
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers_in_every_run() -> None:
+    torch.manual_seed(0)
