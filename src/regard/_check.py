@@ -36,9 +36,14 @@ def checks(on: bool) -> Iterator[None]:
         _checks_on.reset(token)
 
 
+def transformed(x: Tensor) -> bool:
+    """Whether `x` is inside a `torch.func` transform such as vmap or grad."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
 def readable(x: Tensor) -> bool:
-    """Whether Python may look at the values of `x`: not while compiling, nor inside `torch.func`."""
-    return not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    """Whether Python may look at the values of `x`: not while compiling, nor inside a transform."""
+    return not torch.compiler.is_compiling() and not transformed(x)
 
 
 def values_checked(x: Tensor) -> bool:
@@ -145,3 +150,11 @@ def score_maxima(maxima: Tensor) -> None:
     if values_checked(maxima) and not bool((maxima < float("inf")).all()):
         bad = "NaN" if bool(maxima.isnan().any()) else "+inf"
         complain("s", bad, "scores below +inf", "Only -inf is meaningful: it masks an entry.")
+
+
+def overflow(c: Tensor) -> None:
+    """A context computed from finite q, k and v that is not finite: the scores went past the range of their dtype."""
+    if values_checked(c) and not bool(c.detach().sum().isfinite()) and not bool(c.isfinite().all()):
+        complain(
+            "q, k", f"scores that overflow {c.dtype}", "finite scores", "Scale queries or keys down, or use Dot(scale)."
+        )

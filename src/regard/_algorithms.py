@@ -1,0 +1,148 @@
+"""The exact algorithms that `attend` chooses from. Shapes and values were checked before they come here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from regard import _check
+from regard._split import split_sum
+from regard.affinity import Concatenation, Dot, Factored
+
+Rows = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tensor | None, causal: bool) -> Tensor:
+    """Softmax of a factored affinity: one call that never forms the scores (docs/math.md, 4.2).
+
+    On a CPU that call silently forms them after all when there is no head axis, when the last stride is not one, or
+    when queries and values differ in width; so they are given what it wants.
+    """
+    if isinstance(affinity, Dot):
+        # The kernel scales in float32; scaling half-precision queries first would round them once more.
+        q, k = Dot(1.0).factors(q, k)
+        scale = q.shape[-1] ** -0.5 if affinity.scale is None else affinity.scale
+    else:
+        q, k = affinity.factors(q, k)
+        scale = 1.0
+    width, out_width = q.shape[-1], v.shape[-1]
+    if width < out_width:
+        q, k = pad(q, (0, out_width - width)), pad(k, (0, out_width - width))
+    elif out_width < width:
+        v = pad(v, (0, width - out_width))
+    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    q, k, v = (_four_axes(x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
+    lq, lk = q.shape[-2], k.shape[-2]
+    if causal and (mask is not None or lq != lk):
+        allowed = torch.ones(lq, lk, dtype=torch.bool, device=q.device).tril(lk - lq)
+        mask, causal = (allowed if mask is None else mask & allowed), False
+    if mask is not None:
+        mask = mask[(None,) * (len(batch) + 2 - mask.dim())]
+        mask = mask.expand(*(batch[:-1] if len(batch) > 2 else mask.shape[:-3]), *mask.shape[-3:-1], lk)
+        mask = _four_axes(mask)
+    c = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+    return c[..., :out_width].reshape(*batch, lq, out_width)
+
+
+def _four_axes(x: Tensor) -> Tensor:
+    """(..., L, d) as (B, H, L, d) with the last stride one; a single leading axis becomes B and not H."""
+    if x.dim() < 4:
+        x = x.unsqueeze(-3) if x.dim() == 3 else x[None, None]
+    elif x.dim() > 4:
+        x = x.flatten(0, -4)
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def associative(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tensor | None) -> Tensor:
+    """Mean of a factored affinity: (q k') v = q (k' v) (docs/math.md, 4.3)."""
+    q, k = affinity.factors(q, k)
+    v, n = _participants(v, mask)
+    return q @ (k.mT @ v) / n
+
+
+def sorted_mean(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mask: Tensor | None) -> Tensor:
+    """Mean of the concatenation affinity in O(L log L) (docs/math.md, 4.4)."""
+    v, n = _participants(v, mask)
+    a, b = _centred(*affinity.halves(q, k))
+    v, b = _same_batch(v, b.unsqueeze(-1))
+    sum_v, sum_bv = split_sum(a, b.squeeze(-1), torch.cat([v, b * v], -1)).chunk(2, -1)
+    return (a.unsqueeze(-1) * sum_v + sum_bv) / n
+
+
+def sorted_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mask: Tensor | None) -> Tensor:
+    """Softmax of the concatenation affinity in O(L log L) (docs/math.md, 4.5).
+
+    A key past the split weighs exp(a + b), one before it exp(0) = 1. Both are divided by the largest weight.
+    """
+    part = torch.ones_like(k[..., :1]) if mask is None else _key_mask(mask).to(k.dtype)
+    a, b = affinity.halves(q, k)
+    top = (b if mask is None else b.masked_fill(~_key_mask(mask).squeeze(-1), b.detach().min())).detach().amax(-1)
+    a, b = a + top.unsqueeze(-1), b - top.unsqueeze(-1)
+    v, b, part = _same_batch(v, b.unsqueeze(-1), part)
+    one_v = torch.cat([part * v, part], -1)
+    grown = b.clamp(max=0).exp() * one_v
+    past_grown, past = split_sum(a, b.squeeze(-1), torch.cat([grown, one_v], -1)).chunk(2, -1)
+    a = a.unsqueeze(-1)
+    largest = a.detach().clamp(min=0)
+    sums = (a - largest).exp() * past_grown + (-largest).exp() * (one_v.sum(-2, keepdim=True) - past)
+    total = sums[..., -1:]
+    return torch.where(total > 0, sums[..., :-1] / torch.where(total > 0, total, 1.0), 0.0)
+
+
+def in_blocks(
+    rows: Rows, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, size: int | None
+) -> Tensor:
+    """`rows` on blocks of `size` queries (all, if None), each computed again in the backward pass (docs/math.md, 4.6).
+
+    A causal block is given only the keys that its last query may see.
+    """
+    lq, lk = q.shape[-2], k.shape[-2]
+    again = size is not None and torch.is_grad_enabled() and not _check.transformed(q)
+    size = size or lq
+    out = []
+    for start in range(0, lq, size):
+        stop = min(start + size, lq)
+        seen = max(1, min(lk, lk - lq + stop)) if causal else lk
+        m = _mask_block(mask, start, stop, seen)
+        if causal:
+            allowed = torch.ones(stop - start, seen, dtype=torch.bool, device=q.device).tril(lk - lq + start)
+            m = allowed if m is None else m & allowed
+        block = (q[..., start:stop, :], k[..., :seen, :], v[..., :seen, :], m)
+        out.append(checkpoint(rows, *block, use_reentrant=False) if again else rows(*block))
+    return out[0] if len(out) == 1 else torch.cat(out, -2)
+
+
+def _mask_block(mask: Tensor | None, start: int, stop: int, seen: int) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.dim() > 0 and mask.shape[-1] > 1:
+        mask = mask[..., :seen]
+    return mask[..., start:stop, :] if mask.dim() > 1 and mask.shape[-2] > 1 else mask
+
+
+def _key_mask(mask: Tensor) -> Tensor:
+    """A mask of keys (..., 1, Lk) as a column (..., Lk, 1)."""
+    return mask.unsqueeze(-1) if mask.dim() < 2 else mask.mT
+
+
+def _participants(v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | int]:
+    """The values with zeros where a key takes no part, and how many keys do, never zero."""
+    if mask is None:
+        return v, v.shape[-2]
+    keys = _key_mask(mask).expand(*_key_mask(mask).shape[:-2], v.shape[-2], 1)
+    return v.where(keys, 0.0), keys.sum(-2, keepdim=True).clamp(min=1)
+
+
+def _centred(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Move the mean of b over to a: the sum a + b is the same, and no digits are lost in products with b."""
+    mean = b.detach().mean(-1, keepdim=True)
+    return a + mean, b - mean
+
+
+def _same_batch(*tensors: Tensor) -> tuple[Tensor, ...]:
+    lead = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
+    return tuple(x.expand(*lead, *x.shape[-2:]) for x in tensors)

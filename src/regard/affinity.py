@@ -1,0 +1,183 @@
+"""Step 1: affinities score queries against keys. Small immutable objects that hold their parameters, if any.
+
+An affinity's own method is `scores`. Those whose scores are a product of two small matrices are `Factored`, and
+`attend` then never forms the scores. Others are scored in blocks of queries; `width` says how much that needs.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from regard import _check
+
+
+class Affinity(ABC):
+    """How alike are a query and a key: subclass it with `scores`, and `attend` works with it."""
+
+    @abstractmethod
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Score every query (..., Lq, dq) against every key (..., Lk, dk): (..., Lq, Lk)."""
+
+    def width(self, q: Tensor, k: Tensor) -> int:
+        """Numbers held in memory for each (query, key) pair while scoring; `attend` sizes its blocks by it."""
+        return 1
+
+
+class Factored(Affinity):
+    """An affinity whose scores are the inner products of transformed queries and transformed keys."""
+
+    #: True when the products are the scores; False when they leave out a constant of each query, which the maps
+    #: that normalise a row do not see.
+    exact: ClassVar[bool] = True
+
+    @abstractmethod
+    def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Transformed queries (..., Lq, e) and keys (..., Lk, e)."""
+
+
+def _same_width(q: Tensor, k: Tensor) -> None:
+    if q.shape[-1] != k.shape[-1]:
+        _check.complain(
+            "k",
+            f"width {k.shape[-1]}",
+            f"the width of q, {q.shape[-1]}",
+            "Project queries and keys to one width, or use Bilinear(W).",
+        )
+
+
+def _times(x: Tensor, w: Tensor) -> Tensor:
+    """x.w over the last axis, (..., L, d) and (..., d) to (..., L)."""
+    w = w.to(x.dtype)
+    return x @ w if w.dim() == 1 else (x @ w.unsqueeze(-1)).squeeze(-1)
+
+
+@final
+@dataclass(frozen=True)
+class Dot(Factored):
+    """Inner product times `scale`, 1/sqrt(d) unless given (docs/math.md, 1.1).
+
+    `Dot()` is scaled dot product; with softmax, `Dot(1.0)` is the Gaussian affinity of non-local networks on raw
+    features and the embedded Gaussian on projected ones. `q` and `k` have one width d.
+
+    >>> Dot(1.0).scores(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([[11.,  2.]])
+    """
+
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None:
+            _check.number("scale", self.scale)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Score every query against every key."""
+        q, k = self.factors(q, k)
+        return q @ k.mT
+
+    def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The scaled queries, and the keys as they are."""
+        _same_width(q, k)
+        scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
+        return (q if scale == 1 else q * scale), k
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bilinear(Factored):
+    """Luong's general score q' W k (docs/math.md, 1.2), with `weight` W (..., dq, dk), learnable.
+
+    >>> swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> Bilinear(swap).scores(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
+    tensor([[10.]])
+    """
+
+    weight: Tensor
+
+    def __post_init__(self) -> None:
+        _check.floating("weight", self.weight, min_dims=2)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Score every query against every key."""
+        q, k = self.factors(q, k)
+        return q @ k.mT
+
+    def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries times W, and the keys as they are."""
+        wanted = (q.shape[-1], k.shape[-1])
+        if self.weight.shape[-2:] != wanted:
+            _check.complain(
+                "weight",
+                f"shape {tuple(self.weight.shape)}",
+                f"the last two sizes {wanted}: the widths of q and k",
+                "Transpose it, or check the projections.",
+            )
+        return q @ self.weight.to(q.dtype), k
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Concatenation(Affinity):
+    """Concatenation affinity ReLU(w_q.q + w_k.k) (docs/math.md, 1.3); `w_q` (..., dq), `w_k` (..., dk), learnable.
+
+    The weight vector of the concatenated [q, k] is given in its two halves; leading dimensions, if any, broadcast with
+    those of q and k, so that heads may differ. At zero the derivative is zero.
+
+    >>> affinity = Concatenation(torch.tensor([1.0]), torch.tensor([2.0]))
+    >>> affinity.scores(torch.tensor([[1.0]]), torch.tensor([[3.0], [-4.0]]))
+    tensor([[7., 0.]])
+    """
+
+    w_q: Tensor
+    w_k: Tensor
+
+    def __post_init__(self) -> None:
+        _check.floating("w_q", self.w_q, min_dims=1)
+        _check.floating("w_k", self.w_k, min_dims=1)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Score every query against every key."""
+        a, b = self.halves(q, k)
+        return torch.relu(a.unsqueeze(-1) + b.unsqueeze(-2))
+
+    def halves(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """w_q.q (..., Lq) and w_k.k (..., Lk)."""
+        for name, w, x in (("w_q", self.w_q, q), ("w_k", self.w_k, k)):
+            if w.shape[-1] != x.shape[-1]:
+                _check.complain(name, f"length {w.shape[-1]}", f"{x.shape[-1]}, the width of {name[-1]}", "Match them.")
+        return _times(q, self.w_q), _times(k, self.w_k)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Additive(Affinity):
+    """Bahdanau's additive score v.tanh(q + k) (docs/math.md, 1.4), with `v` (..., d), learnable.
+
+    `q` and `k` are already projected to the width d; leading dimensions of `v` broadcast with theirs. Needs d numbers
+    for each pair while it scores.
+
+    >>> Additive(torch.tensor([1.0, 1.0])).scores(torch.zeros(1, 2), torch.tensor([[0.5, 0.5]]))
+    tensor([[0.9242]])
+    """
+
+    v: Tensor
+
+    def __post_init__(self) -> None:
+        _check.floating("v", self.v, min_dims=1)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Score every query against every key."""
+        _same_width(q, k)
+        if self.v.shape[-1] != q.shape[-1]:
+            _check.complain("v", f"length {self.v.shape[-1]}", f"the width of q and k, {q.shape[-1]}", "Match them.")
+        v = self.v if self.v.dim() == 1 else self.v.unsqueeze(-2)
+        return _times(torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)), v)
+
+    def width(self, q: Tensor, k: Tensor) -> int:
+        """The width d: tanh is taken feature by feature."""
+        return q.shape[-1]

@@ -1,0 +1,31 @@
+"""The obvious program: all scores, the map, the product with the values."""
+
+import torch
+from torch import Tensor
+
+
+def scores(affinity: object, q: Tensor, k: Tensor) -> Tensor:
+    """Each affinity from its definition, one pair of vectors at a time in the last axes."""
+    q, k = q.unsqueeze(-2), k.unsqueeze(-3)
+    match type(affinity).__name__:
+        case "Dot":
+            scale = q.shape[-1] ** -0.5 if affinity.scale is None else affinity.scale
+            return scale * (q * k).sum(-1)
+        case "Bilinear":
+            return torch.einsum("...i,...ij,...j->...", q.expand(*q.shape), affinity.weight, k)
+        case "Concatenation":
+            return ((affinity.w_q * q).sum(-1) + (affinity.w_k * k).sum(-1)).clamp(min=0)
+        case "Additive":
+            return (affinity.v * torch.tanh(q + k)).sum(-1)
+        case name:
+            raise ValueError(f"no reference for {name}")
+
+
+def causal_mask(queries: int, keys: int) -> Tensor:
+    """The last query sees all keys, each one before it one key less."""
+    return torch.tensor([[j - i <= keys - queries for j in range(keys)] for i in range(queries)])
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, affinity: object, map: object, mask: Tensor | None = None) -> Tensor:
+    """Expectation of the values, with every score in memory."""
+    return map(scores(affinity, q, k), mask=mask) @ v
