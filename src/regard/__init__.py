@@ -1,8 +1,8 @@
 """Visual attention: affinities, maps and expectations, exact, fast and differentiable."""
 
+from regard._attend import Map, Plan, attend, attention_weights, explain_attend
 from regard._check import checks
 from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Factored
-from regard.attend import Map, Plan, attend, attention_weights, explain_attend
 from regard.losses import entmax_loss, sparsemax_loss
 from regard.maps.simplex import entmax, mean, softmax, sparsemax
 

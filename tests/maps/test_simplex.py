@@ -277,7 +277,11 @@ def test_the_compiled_operator_is_well_formed():
         (lambda s: regard.entmax(s, "2"), TypeError, r"^alpha: got '2'"),
         (lambda s: regard.entmax(s, torch.tensor(0.5)), ValueError, r"^alpha: got a tensor with minimum 0.5"),
         (lambda s: regard.entmax(s, torch.ones(4)), ValueError, r"^alpha: got shape \(1, 4\), expected size 1 along"),
-        (lambda s: regard.entmax(s, torch.ones(2, 1)), ValueError, r"^alpha: got shape \(2, 1\), expected a shape that"),
+        (
+            lambda s: regard.entmax(s, torch.ones(2, 1)),
+            ValueError,
+            r"^alpha: got shape \(2, 1\), expected a shape that",
+        ),
         (lambda s: regard.mean(s, mask=s), TypeError, r"^mask: got torch.float32, expected a boolean tensor"),
         (lambda s: regard.softmax(s, mask=s[:2] > 0), ValueError, r"^mask: got shape \(2, 4\), expected a shape that"),
     ],

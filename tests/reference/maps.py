@@ -20,7 +20,10 @@ def softmax(s: Tensor, mask: Tensor | None = None) -> Tensor:
 def sparsemax(s: Tensor, mask: Tensor | None = None) -> Tensor:
     """Sort, find how many of the largest scores stay above the threshold, subtract it."""
     if mask is not None:
-        s = torch.where(mask, s, -1e30)
+        top = torch.where(mask, s.detach(), -math.inf).amax(-1, keepdim=True)
+        s = torch.where(
+            mask, s, torch.where(top > -math.inf, top, 0.0) - 2
+        )  # the threshold is at most one below the top
     ordered = s.sort(-1, descending=True).values
     counts = torch.arange(1, s.shape[-1] + 1, dtype=s.dtype)
     sums = ordered.cumsum(-1)

@@ -10,6 +10,7 @@ leaves about two passes over the whole row.
 from __future__ import annotations
 
 import math
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -45,25 +46,23 @@ def _rows(s: Tensor, alpha: float | Tensor) -> Tensor:
     heads, maxima = _group_maxima(s)
     _check.score_maxima(maxima)
     maxima = maxima.masked_fill(maxima == -math.inf, 0.0)
+    kind: _Kind
     if isinstance(alpha, Tensor):
         _check_alphas(alpha)
         if bool((alpha > 2).any()):
             return _bracketed(s, maxima, alpha)
-        delta = (alpha - 1).clamp_(min=1e-12 if s.dtype == torch.float32 else 1e-24)
-        low = _climb(heads - maxima, _mean_bound(heads - maxima, delta), delta)[1]
-        return _climb(s - maxima, low, delta)[0]
-    if alpha > 2:
+        kind = _Entmax((alpha - 1).clamp_(min=1e-12 if s.dtype == torch.float32 else 1e-24))
+    elif alpha > 2:
         return _bracketed(s, maxima, s.new_tensor([[alpha]]))
-    if alpha not in (1.5, 2.0):
-        delta = s.new_tensor([[alpha - 1]])
-        low = _climb(heads - maxima, _mean_bound(heads - maxima, delta), delta)[1]
-        return _climb(s - maxima, low, delta)[0]
-    z = (heads - maxima).mul_(alpha - 1)
-    tau = torch.clamp(z.mean(-1, keepdim=True) - z.shape[-1] ** (1 - alpha), min=-1)
-    climb = _climb_sparsemax if alpha == 2 else _climb_entmax15
-    tau = climb(z, tau)[1]
-    z = s - maxima
-    return climb(z if alpha == 2 else z.mul_(alpha - 1), tau)[0]
+    elif alpha == 2:
+        kind = _Sparsemax()
+    elif alpha == 1.5:
+        kind = _Entmax15()
+    else:
+        kind = _Entmax(s.new_tensor([[alpha - 1]]))
+    x = kind.scaled(heads - maxima)
+    lam = _climb(x, kind.lower_bound(x), kind)[1]
+    return _climb(kind.scaled(s - maxima), lam, kind)[0]
 
 
 def _group_maxima(s: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,50 +87,96 @@ def _check_alphas(alpha: Tensor) -> None:
         )
 
 
-def _mean_bound(x: Tensor, delta: Tensor) -> Tensor:
-    """A lower bound of lam by Jensen's inequality: mean(x) + (1 - n^-delta) / delta, and never below zero."""
-    return torch.clamp(x.mean(-1, keepdim=True) - torch.expm1(-delta * math.log(x.shape[-1])) / delta, min=0)
-
-
-def _climb_sparsemax(z: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    tolerance, tiny = 4 * torch.finfo(z.dtype).eps, torch.finfo(z.dtype).tiny
-    u = torch.empty_like(z)
+def _climb(x: Tensor, lam: Tensor, kind: _Kind) -> tuple[Tensor, Tensor]:
+    """Newton's method from a lower bound `lam` of the threshold: the weights, and the threshold."""
+    tolerance, tiny = 4 * torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
+    y, p = torch.empty_like(x), torch.empty_like(x)
     for _ in range(MOST_STEPS):
-        torch.sub(z, tau, out=u).clamp_(min=0)
-        total = u.sum(-1, keepdim=True)
-        excess = total - 1
-        if not bool((excess > tolerance).any()):
+        total = kind.weights(torch.sub(x, lam, out=y), p)
+        if not bool(((total - 1).abs() > tolerance).logical_and_(total > 0).any()):
             break
-        tau = tau + excess.clamp_(min=0) / u.gt_(0).sum(-1, keepdim=True).clamp_(min=tiny)
-    return u.div_(total.clamp_(min=tiny)), tau
-
-
-def _climb_entmax15(z: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    tolerance, tiny = 4 * torch.finfo(z.dtype).eps, torch.finfo(z.dtype).tiny
-    u = torch.empty_like(z)
-    for _ in range(MOST_STEPS):
-        torch.sub(z, tau, out=u).clamp_(min=0)
-        slope = u.sum(-1, keepdim=True)
-        total = u.square_().sum(-1, keepdim=True)
-        if not bool((total - 1 > tolerance).any()):
+        step = torch.where(total > 0, kind.step(y, p, total), 0.0)
+        higher = lam + step.clamp(min=0)
+        if torch.equal(higher, lam):
+            # What is left is below the spacing of numbers near lam, but not of those near x - lam.
+            total = kind.weights(torch.sub(x, lam, out=y).sub_(step), p)
             break
-        tau = tau + (total - total.sqrt()).clamp_(min=0) / slope.clamp_(min=tiny)
-    return u.div_(total.clamp_(min=tiny)), tau
-
-
-def _climb(x: Tensor, lam: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """Any 1 <= alpha <= 2, with logarithms so that nothing is lost near one; at one itself this is softmax."""
-    tolerance, tiny = 16 * torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
-    for _ in range(MOST_STEPS):
-        base = ((x - lam) * delta).clamp_(min=-1)
-        p = torch.log1p(base).div_(delta).exp_()
-        total = p.sum(-1, keepdim=True)
-        if not bool((total - 1 > tolerance).any()):
-            break
-        slope = base.add_(1).clamp_(min=tiny).reciprocal_().mul_(p).sum(-1, keepdim=True)
-        climb = -total * torch.expm1(-delta * total.clamp(min=tiny).log()) / delta
-        lam = lam + climb.clamp_(min=0) / slope.clamp_(min=tiny)
+        lam = higher
     return p.div_(total.clamp_(min=tiny)), lam
+
+
+class _Kind(Protocol):
+    """What differs between the maps: how weights follow from y = x - lam, and the Newton step in lam."""
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """x in the unit that lam is measured in; may work in place."""
+
+    def lower_bound(self, x: Tensor) -> Tensor:
+        """A lower bound of lam by Jensen's inequality."""
+
+    def weights(self, y: Tensor, p: Tensor) -> Tensor:
+        """Write the weights of y into p and return their sum; may overwrite y for `step`."""
+
+    def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        """How far lam moves."""
+
+
+@final
+class _Sparsemax:
+    """lam is measured so that p = [y]_+; this is Michelot's algorithm."""
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x
+
+    def lower_bound(self, x: Tensor) -> Tensor:
+        return torch.clamp(x.mean(-1, keepdim=True) - 1 / x.shape[-1], min=-1)
+
+    def weights(self, y: Tensor, p: Tensor) -> Tensor:
+        return torch.clamp(y, min=0, out=p).sum(-1, keepdim=True)
+
+    def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        return (total - 1) / torch.gt(p, 0, out=y).sum(-1, keepdim=True)
+
+
+@final
+class _Entmax15:
+    """lam is measured so that p = [y]_+^2."""
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x.mul_(0.5)
+
+    def lower_bound(self, x: Tensor) -> Tensor:
+        return torch.clamp(x.mean(-1, keepdim=True) - x.shape[-1] ** -0.5, min=-1)
+
+    def weights(self, y: Tensor, p: Tensor) -> Tensor:
+        y.clamp_(min=0)
+        return torch.mul(y, y, out=p).sum(-1, keepdim=True)
+
+    def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        return (total - total.sqrt()) / y.sum(-1, keepdim=True)
+
+
+@final
+class _Entmax:
+    """Any 1 <= alpha <= 2, with logarithms so that nothing is lost near one; at one itself this is softmax."""
+
+    def __init__(self, delta: Tensor) -> None:
+        self.delta = delta
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x
+
+    def lower_bound(self, x: Tensor) -> Tensor:
+        deformed_log = -torch.expm1(-self.delta * math.log(x.shape[-1])) / self.delta
+        return torch.clamp(x.mean(-1, keepdim=True) + deformed_log, min=0)
+
+    def weights(self, y: Tensor, p: Tensor) -> Tensor:
+        y.mul_(self.delta).clamp_(min=-1)
+        return torch.log1p(y, out=p).div_(self.delta).exp_().sum(-1, keepdim=True)
+
+    def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        slope = y.add_(1).clamp_(min=torch.finfo(y.dtype).tiny).reciprocal_().mul_(p).sum(-1, keepdim=True)
+        return -total * torch.expm1(-self.delta * total.log()) / self.delta / slope
 
 
 def _bracketed(s: Tensor, maxima: Tensor, alpha: Tensor) -> Tensor:

@@ -1,0 +1,116 @@
+"""Fenchel-Young losses: their definition, their gradient, their edges."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import maps as reference
+from torch.autograd import gradcheck, gradgradcheck
+
+import regard
+
+ALPHAS = [1.0, 1.25, 1.5, 2.0, 3.0]
+rows = st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=20)
+
+
+def by_definition(s, y, alpha):
+    """Equation 3.1 with Omega* as the value of the maximum, found by the bisection twin."""
+    p = reference.entmax(s, alpha)
+    return (s * p).sum(-1) + reference.tsallis(p, alpha) - reference.tsallis(y, alpha) - (s * y).sum(-1)
+
+
+@given(rows, st.sampled_from(ALPHAS), st.data())
+def test_equals_its_definition_and_is_never_negative(row, alpha, data):
+    s = torch.tensor([row], dtype=torch.float64)
+    index = torch.tensor([data.draw(st.integers(0, len(row) - 1))])
+    one_hot = torch.eye(len(row), dtype=s.dtype)[index]
+    soft = torch.softmax(torch.randn(1, len(row), dtype=s.dtype), -1)
+    for target, y in ((index, one_hot), (one_hot, one_hot), (soft, soft)):
+        loss = regard.entmax_loss(s, target, alpha)
+        assert loss >= -1e-12
+        torch.testing.assert_close(loss, by_definition(s, y, alpha)[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_gradient_is_map_minus_target(alpha):
+    """Equation 3.2."""
+    s = torch.randn(6, 9, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 9, (6,))
+    regard.entmax_loss(s, target, alpha, reduction="sum").backward()
+    torch.testing.assert_close(s.grad, regard.entmax(s, alpha) - torch.eye(9, dtype=s.dtype)[target])
+    assert gradcheck(lambda s: regard.entmax_loss(s, target, alpha), s)
+    assert gradgradcheck(lambda s: regard.entmax_loss(s, target, alpha), s)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_gradient_in_a_distribution(alpha):
+    s = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    logits = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda s, t: regard.entmax_loss(s, torch.softmax(t, -1), alpha), (s, logits))
+
+
+def test_alpha_one_is_cross_entropy():
+    s, target = torch.randn(2, 7, 3), torch.randint(0, 7, (2, 3))
+    got = regard.entmax_loss(s, target, 1, dim=1)
+    torch.testing.assert_close(got, torch.nn.functional.cross_entropy(s, target))
+
+
+def test_zero_once_the_target_leads_by_one():
+    s = torch.tensor([[3.0, 2.0, -5.0]])
+    assert regard.sparsemax_loss(s, torch.tensor([0])) == 0
+    assert regard.sparsemax_loss(s, torch.tensor([1])) > 0
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_ignored_rows_count_nowhere(reduction):
+    s = torch.randn(4, 5, requires_grad=True)
+    target = torch.tensor([1, -100, 3, -100])
+    got = regard.entmax_loss(s, target, reduction=reduction)
+    kept = regard.entmax_loss(s[[0, 2]], target[[0, 2]], reduction=reduction)
+    torch.testing.assert_close(got[[0, 2]] if reduction == "none" else got, kept)
+    got.sum().backward()
+    assert (s.grad[[1, 3]] == 0).all()
+    nothing = regard.sparsemax_loss(s, torch.full((4,), 7), ignore_index=7, reduction=reduction)
+    assert (nothing == 0).all()
+
+
+def test_masked_classes_take_no_part():
+    s = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([True, True, False, True, True, False])
+    loss = regard.entmax_loss(s, torch.tensor([0, 1, 3, 4]), mask=mask)
+    torch.testing.assert_close(loss, regard.entmax_loss(s[:, mask], torch.tensor([0, 1, 2, 3])))
+    loss.backward()
+    assert (s.grad[:, ~mask] == 0).all()
+    assert s.grad.isfinite().all()
+
+
+def test_any_axis_half_precision_compile_and_vmap():
+    s, target = torch.randn(2, 7, 3), torch.randint(0, 7, (2, 3))
+    expected = regard.sparsemax_loss(s, target, dim=1)
+    torch.testing.assert_close(regard.sparsemax_loss(s.movedim(1, -1), target), expected)
+    half = regard.sparsemax_loss(s.bfloat16(), target, dim=1)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), expected, rtol=2e-2, atol=2e-2)
+    compiled = torch.compile(lambda s: regard.sparsemax_loss(s, target, dim=1), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(s), expected)
+    each = torch.func.vmap(lambda s, t: regard.sparsemax_loss(s, t, dim=0))(s, target)
+    torch.testing.assert_close(each.mean(), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"target": torch.tensor([0, 1, 5])}, ValueError, r"^target: got class numbers from 0 to 5, expected 0 to 3"),
+        ({"target": torch.tensor([0, 1])}, ValueError, r"^target: got torch.int64 of shape \(2,\)"),
+        ({"target": torch.ones(3, 4)}, ValueError, r"^target: got rows that are no distributions"),
+        ({"target": torch.ones(3)}, ValueError, r"^target: got shape \(3,\), expected the shape of s"),
+        ({"target": [0]}, TypeError, r"^target: got list"),
+        ({"reduction": "avg"}, ValueError, r"^reduction: got 'avg', expected 'mean', 'sum' or 'none'"),
+        ({"alpha": 0.5}, ValueError, r"^alpha: got 0.5"),
+        ({"s": torch.full((3, 4), torch.nan)}, ValueError, r"^s: got NaN"),
+    ],
+)
+def test_bad_input_is_named(change, error, message):
+    arguments = {"s": torch.zeros(3, 4), "target": torch.tensor([0, 1, 2])} | change
+    with pytest.raises(error, match=message):
+        regard.entmax_loss(**arguments)
