@@ -1,0 +1,76 @@
+"""The house rules that a machine can check: what may import what, what an import costs, what is public."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+
+SOURCE = Path(regard.__file__).parent
+# Each layer may import from the layers before it, and from its own.
+LAYERS = [
+    {"_check"},
+    {"affinity", "maps", "continuous", "wasserstein", "_split"},
+    {"_algorithms", "_attend", "losses"},
+    {"nn"},
+    {"hf", "swav", "vqa"},
+    {"demo", "show", "explore", "cli"},
+]
+CORE = set().union(*LAYERS[:4]) | {"__init__"}
+
+
+def modules():
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def part(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path, everywhere=True):
+    """Names of the modules that a file imports; with everywhere=False only those imported when it is loaded."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree) if everywhere else tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.module == "regard":
+                yield from (f"regard.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    if part(path) == "__init__":
+        return
+    level = next(i for i, layer in enumerate(LAYERS) if part(path) in layer)
+    allowed = set().union(*LAYERS[: level + 1])
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("regard.")}
+    assert used <= allowed
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_the_core_needs_torch_alone(path):
+    if part(path) in CORE:
+        outside = {name.split(".")[0] for name in imports(path, everywhere=False)} - set(sys.stdlib_module_names)
+        assert outside <= {"torch", "regard", "__future__"}
+
+
+def test_importing_regard_loads_nothing_heavy():
+    code = "import sys, regard; print(*{m.split('.')[0] for m in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"transformers", "lightning", "matplotlib", "scipy", "PIL", "typer", "torchvision"} & set(out.split())
+
+
+def test_public_names_exist_once_and_sorted():
+    assert regard.__all__ == sorted(set(regard.__all__))
+    assert all(hasattr(regard, name) for name in regard.__all__)
+
+
+def test_files_stay_short():
+    long = {str(p.relative_to(SOURCE)): n for p in modules() if (n := len(p.read_text().splitlines())) > 300}
+    assert not long
