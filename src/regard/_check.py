@@ -145,6 +145,28 @@ def finite(argument: str, x: Tensor) -> None:
         complain(argument, bad, "finite numbers", "Look for a division by zero or an overflow before this call.")
 
 
+def not_negative(argument: str, x: Tensor) -> None:
+    """Finite numbers from zero upwards, if values are to be checked."""
+    if values_checked(x) and not bool(((x >= 0) & (x < float("inf"))).all()):
+        bad = "NaN" if bool(x.isnan().any()) else f"values from {float(x.min())} to {float(x.max())}"
+        complain(argument, bad, "finite numbers >= 0", "Keep a learnable one positive with softplus.")
+
+
+def grid_shape(shape: Any, length: int) -> tuple[int, int]:
+    """(height, width) of a grid whose cells lie along an axis of `length`."""
+    if not isinstance(shape, (tuple, list)) or len(shape) != 2:
+        complain("shape", repr(shape), "(height, width)", "Leave it out if the last two axes are the grid.", TypeError)
+    height, width = count("shape[0]", shape[0]), count("shape[1]", shape[1])
+    if height * width != length:
+        complain(
+            "shape",
+            f"{(height, width)}, {height * width} cells",
+            f"the {length} entries along the last axis of s",
+            "Leave it out if the last two axes are the grid.",
+        )
+    return height, width
+
+
 def score_maxima(maxima: Tensor) -> None:
     """The maxima of rows of scores: NaN and +inf show there, -inf means that the whole row is masked."""
     if values_checked(maxima) and not bool((maxima < float("inf")).all()):
