@@ -56,6 +56,22 @@ def test_a_14_by_14_grid_is_exact_2_5_3(gamma):
     assert abs(tvmax(s.float(), gamma).numpy() - expected).max() < 2e-6
 
 
+@pytest.mark.parametrize("gamma", [0.03, 0.3, 2.0])
+def test_gentle_slopes_are_told_from_plains_2_5_6(gamma):
+    s = torch.randn(12, 10, 10, dtype=torch.float64).cumsum(1).cumsum(2)
+    everywhere, each = torch.ones(12, 100, dtype=torch.bool), torch.full((12, 1), gamma, dtype=torch.float64)
+    labels, pull = _regions.tv_regions(s.flatten(1), each, everywhere, 10)
+    for i in range(12):
+        means = torch.stack([s[i].flatten()[labels[i] == label].mean() for label in labels[i]])
+        expected = torch.tensor(reference.smooth(s[i].numpy(), gamma)).flatten()
+        torch.testing.assert_close(means + gamma * pull[i], expected, atol=1e-6, rtol=0)
+
+
+def test_scores_far_from_zero_keep_their_digits():
+    s = 1e4 + 0.1 * torch.randn(5, 8, 8)
+    torch.testing.assert_close(tvmax(s, 0.05), tvmax(s.double(), 0.05).float(), atol=1e-6, rtol=0)
+
+
 @given(grids(most=4), st.sampled_from([0.01, 0.1, 0.3, 1.0]))
 def test_no_other_point_has_a_smaller_objective(s, gamma):
     mask = torch.rand(s.shape) < 0.8
@@ -173,6 +189,13 @@ def test_the_gap_bounds_the_error_2_5_5(iterations, monkeypatch):
         assert (value - exact).norm() <= (2 * gap[i]).sqrt() + 1e-12
 
 
+def test_regions_are_the_same_at_a_thousandth_of_the_tolerance(monkeypatch):
+    s, gamma, mask = torch.randn(100, 400), torch.full((100, 1), 0.3), torch.ones(100, 400, dtype=torch.bool)
+    labels, pull = _regions.tv_regions(s, gamma, mask, 20)
+    monkeypatch.setattr(_regions, "_TOLERANCE", 1e-9)
+    torch.testing.assert_close(_regions.tv_regions(s, gamma, mask, 20), (labels, pull), rtol=0, atol=0)
+
+
 def test_says_so_when_it_does_not_converge(monkeypatch):
     monkeypatch.setattr(_regions, "_MOST_ITERATIONS", 40)
     s = torch.randn(3, 30, 30)
@@ -226,6 +249,15 @@ def test_gradients_are_finite_and_scores_share_them_within_a_region(s, gamma):
     assert grad_s.sum().abs() < 1e-9
 
 
+def test_gradient_in_gamma_at_zero_is_one_sided():
+    s = 0.2 * torch.randn(4, 5, dtype=torch.float64)
+    gamma = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    c = torch.randn_like(s)
+    (grad,) = torch.autograd.grad(tvmax(s, gamma), gamma, c)
+    torch.testing.assert_close(grad, ((tvmax(s, 1e-7) - tvmax(s, 0.0)) * c).sum() / 1e-7, rtol=1e-5, atol=1e-7)
+    assert grad.abs() > 0.1
+
+
 # Transforms of torch
 
 
@@ -251,6 +283,13 @@ def test_vmap_over_scores_gamma_and_mask():
     torch.testing.assert_close(p, tvmax(s, gamma[:, None, None], mask.movedim(2, 0)))
     p = torch.func.vmap(tvmax, in_dims=(None, 0))(s, gamma)
     torch.testing.assert_close(p[1], tvmax(s, gamma[1]))
+
+
+def test_vmap_of_the_solver_along_any_axis():
+    s, gamma, mask = torch.randn(2, 4, 15), torch.rand(2, 1), torch.rand(2, 15, 4) < 0.8
+    found = torch.func.vmap(_regions.tv_regions, in_dims=(1, None, 2, None))(s, gamma, mask, 5)
+    expected = _regions.tv_regions(s.movedim(1, 0), gamma.expand(4, 2, 1), mask.movedim(2, 0), 5)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, in jacfwd

@@ -12,7 +12,7 @@ import warnings
 import torch
 from torch import Tensor
 
-_STEP = 1.3 / 8  # 8 bounds the largest eigenvalue of D D^T; without overshooting it takes a third more iterations
+_STEP = 1.3 / 8  # 8 bounds the largest eigenvalue of D D^T; a step of 1/8 takes a fifth more iterations
 _CHECK_EVERY = 20
 _MOST_ITERATIONS = 20_000
 _TOLERANCE = 1e-6
@@ -99,7 +99,8 @@ def _descend(s: Tensor, u: Tensor, y: Tensor, upper: Tensor, w: int) -> tuple[Te
     """Some iterations on the dual (2.5.4) from u with the extrapolated point y; they overwrite both.
 
     A projected gradient step from y gives the new u, and y leaps ahead of it by the whole of u's last move. A grid
-    that thereby walked uphill, (y - u_new) . (u_new - u) > 0, starts again without momentum.
+    that thereby walked uphill, (y - u_new) . (u_new - u) > 0, starts again without momentum. (Greedy FISTA: Liang,
+    Luo and Schoenlieb, "Improving fast iterative shrinkage-thresholding algorithm", 2022.)
     """
     # Written out on views made once: on small grids the time goes into calls, not into arithmetic.
     lower, move, new, q = -upper, torch.zeros_like(u), torch.empty_like(u), torch.empty_like(s)

@@ -18,9 +18,9 @@ def tvmax(s: Tensor, gamma: float | Tensor, mask: Tensor | None = None, shape: t
         argmin over the simplex of  1/2 |p - s|^2 + gamma sum over 4-neighbours |p_i - p_j|,
 
     as the sparsemax of total-variation smoothing (2.5.3): `gamma = 0` is sparsemax, and a large `gamma` makes the
-    weights constant on each connected part of the grid. The smoothing is solved to a duality gap that bounds the
-    error by 1e-6 (relative to the range of the scores where that is less than one); a grid that is not certified in
-    20,000 iterations raises a RuntimeWarning.
+    weights constant on each connected part of the grid. The duality gap (2.5.5) bounds the error of the smoothing by
+    1e-6, and by 1e-6 of half the range of the scores where that range is small (1e-10 of it where it is beyond 1e4);
+    a grid that is not certified after 20,000 iterations gives a RuntimeWarning.
 
     Shapes: `s` is (..., h, w); or (..., h * w) when `shape = (h, w)` is given, which makes
     `functools.partial(tvmax, gamma=0.1, shape=(14, 14))` a map of rows. `mask` is boolean and broadcasts to `s`;
