@@ -99,8 +99,8 @@ def _descend(s: Tensor, u: Tensor, y: Tensor, upper: Tensor, w: int) -> tuple[Te
     """Some iterations on the dual (2.5.4) from u with the extrapolated point y; they overwrite both.
 
     A projected gradient step from y gives the new u, and y leaps ahead of it by the whole of u's last move. A grid
-    that thereby walked uphill, (y - u_new) . (u_new - u) > 0, starts again without momentum. (Greedy FISTA: Liang,
-    Luo and Schoenlieb, "Improving fast iterative shrinkage-thresholding algorithm", 2022.)
+    that thereby walked uphill, (y - u_new) . (u_new - u) > 0, starts again without momentum. This is the greedy FISTA
+    of Liang, Luo and Schoenlieb (2022) without its safeguard on the step: the certificate is what vouches for a result.
     """
     # Written out on views made once: on small grids the time goes into calls, not into arithmetic.
     lower, move, new, q = -upper, torch.zeros_like(u), torch.empty_like(u), torch.empty_like(s)
