@@ -5,6 +5,7 @@ from regard._check import checks
 from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Factored
 from regard.losses import entmax_loss, sparsemax_loss
 from regard.maps.simplex import entmax, mean, softmax, sparsemax
+from regard.maps.structured import tvmax
 
 __version__ = "0.1.0"
 
@@ -27,4 +28,5 @@ __all__ = [
     "softmax",
     "sparsemax",
     "sparsemax_loss",
+    "tvmax",
 ]

@@ -60,7 +60,7 @@ class Demo:
 
 
 def demo(out: Path) -> Demo:
-    """Compute the weights of each map for one query patch, draw them over the photograph, write the picture to `out`."""
+    """Weigh the patches for one query patch under each map, draw that over the photograph, write it to `out`."""
     image = _photograph()
     maps = weigh(image)
     out = out.resolve()
