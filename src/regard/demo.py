@@ -17,8 +17,7 @@ from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.structured import tvmax
 
 ROWS, COLUMNS = 20, 30  # patches of 15 x 15 pixels
-QUERY = (10, 15)  # row and column of the patch that asks: the cat's nose
-TEMPERATURE = 0.5
+QUERY = (7, 10)  # row and column of the patch that asks: an eye of the cat
 
 
 @dataclass(frozen=True)
@@ -77,24 +76,23 @@ def weigh(image: Tensor) -> list[Shown]:
         "softmax": softmax,
         "entmax 1.5": entmax,
         "sparsemax": sparsemax,
-        "TVmax": partial(tvmax, gamma=0.05, shape=(ROWS, COLUMNS)),
+        "TVmax 0.05": partial(tvmax, gamma=0.05, shape=(ROWS, COLUMNS)),
+        "TVmax 0.2": partial(tvmax, gamma=0.2, shape=(ROWS, COLUMNS)),
     }
-    affinity = Dot(1 / TEMPERATURE)
     return [
-        Shown(name, attention_weights(query, features, affinity, map).reshape(ROWS, COLUMNS))
+        Shown(name, attention_weights(query, features, Dot(1.0), map).reshape(ROWS, COLUMNS))
         for name, map in maps.items()
     ]
 
 
 def _describe(image: Tensor) -> Tensor:
-    """A unit vector for each patch (ROWS * COLUMNS, d): its colours, standardised over the picture, coarse to fine."""
-    parts = []
-    for size in (1, 3):
-        cells = torch.nn.functional.adaptive_avg_pool2d(image, (ROWS * size, COLUMNS * size))
-        cells = (cells - cells.mean((1, 2), keepdim=True)) / cells.std((1, 2), keepdim=True)
-        cells = cells.unfold(1, size, size).unfold(2, size, size)
-        parts.append(cells.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1) / size)
-    return torch.nn.functional.normalize(torch.cat(parts, -1), dim=-1)
+    """A unit vector for each patch (ROWS * COLUMNS, d): its brightness and two opponent colours."""
+    red, green, blue = image
+    bright = (red + green + blue) / 3
+    colours = torch.stack([bright, (red - green) / (bright + 0.05), ((red + green) / 2 - blue) / (bright + 0.05)])
+    cells = torch.nn.functional.adaptive_avg_pool2d(colours, (ROWS, COLUMNS)).flatten(1).T
+    cells = (cells - cells.mean(0)) / cells.std(0)
+    return torch.nn.functional.normalize(cells, dim=-1)
 
 
 def _photograph() -> Tensor:
@@ -111,25 +109,27 @@ def _draw(image: Tensor, maps: list[Shown], out: Path) -> None:
     from matplotlib.patches import Rectangle
 
     height, width = image.shape[1:]
-    figure = Figure(figsize=(4 * (len(maps) + 1), 3.2), layout="constrained")
-    axes = figure.subplots(1, len(maps) + 1)
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    axes = figure.subplots(2, -(-(len(maps) + 1) // 2)).flatten()
     grey = image.mean(0).numpy()
-    for ax, shown in zip(axes, [None, *maps], strict=True):
-        ax.set_xticks([])
-        ax.set_yticks([])
+    for ax in axes:
+        ax.set_axis_off()
+    for ax, shown in zip(axes, [None, *maps], strict=False):
         if shown is None:
             ax.imshow(image.permute(1, 2, 0).numpy())
             ax.set_title("the patch that asks")
         else:
-            ax.imshow(grey, cmap="gray", vmin=-0.4, vmax=1.4)
+            ax.imshow(grey, cmap="gray", vmin=-0.2, vmax=1.6)
             relative = (shown.weights / shown.weights.max()).numpy()
-            ax.imshow(
-                relative, cmap="magma", vmin=0, vmax=1, alpha=relative**0.5, extent=(0, width, height, 0), zorder=2
+            seen = (0.4 + 0.6 * relative) * (relative > 0)
+            drawn = ax.imshow(
+                relative, cmap="viridis", vmin=0, vmax=1, alpha=seen, extent=(0, width, height, 0), zorder=2
             )
             ax.set_title(f"{shown.name}: {shown.support:.0%} of the patches")
         corner = (QUERY[1] * width / COLUMNS, QUERY[0] * height / ROWS)
         box = Rectangle(corner, width / COLUMNS, height / ROWS, fill=False, edgecolor="cyan", linewidth=2, zorder=3)
         ax.add_patch(box)
+    figure.colorbar(drawn, ax=axes, shrink=0.6, label="weight, relative to the largest of its map")
     beside = out.with_name(f".{out.name}.tmp")
     try:
         figure.savefig(beside, dpi=100, format=out.suffix.lstrip(".") or "png")
