@@ -50,7 +50,7 @@ class Row:
         return self.theirs / self.ours
 
 
-def race(contestants: dict[str, Callable[[], object]], seconds: float = 3.0, least: int = 5) -> dict[str, Timing]:
+def race(contestants: dict[str, Callable[[], object]], seconds: float = 1.0, least: int = 5) -> dict[str, Timing]:
     """Run the contestants in turn, warm-up first, until `seconds` have passed and each ran `least` times."""
     for run in contestants.values():
         run()

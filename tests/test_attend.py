@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import attend as reference
 from reference import maps as reference_maps
+from reference.structured import tvmax as reference_tvmax
 from torch.autograd import gradcheck, gradgradcheck
 
 import regard
@@ -205,6 +206,28 @@ def test_gradients_reach_a_learned_alpha(small_blocks):
     for i in range(6):
         alone = attend(q[..., i : i + 1, :], k, v, map=partial(regard.entmax, alpha=each[i].item()))
         torch.testing.assert_close(c[..., i : i + 1, :], alone)
+
+
+@pytest.mark.parametrize("name", AFFINITIES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_tvmax_over_keys_on_a_grid(name, masked, monkeypatch):
+    """Against one quadratic program a query; blocks and the whole have the same gradients."""
+    q, k, v = (x.requires_grad_() for x in make_inputs(lead=()))
+    affinity = make_affinity(name, 4)
+    mask = torch.rand(1, 9) < 0.7 if masked else None
+    map_ = partial(regard.tvmax, gamma=0.2, shape=(3, 3))
+    whole = attend(q, k, v, affinity, map_, mask)
+    with torch.no_grad():
+        on_grid = None if mask is None else mask.reshape(3, 3).numpy()
+        rows = reference.scores(affinity, q, k).reshape(-1, 3, 3).numpy()
+        p = torch.stack([torch.from_numpy(reference_tvmax(row, 0.2, on_grid)).flatten() for row in rows])
+    torch.testing.assert_close(whole, p @ v, rtol=0, atol=1e-6)  # what the quadratic program reaches
+    monkeypatch.setattr("regard._attend.BUDGET", 20)
+    blocks = attend(q, k, v, affinity, map_, mask)
+    assert explain_attend(q, k, v, affinity, map_, mask).algorithm == "blocks"
+    torch.testing.assert_close(blocks, whole)
+    grads = [torch.autograd.grad(c.square().sum(), (q, k, v)) for c in (whole, blocks)]
+    torch.testing.assert_close(grads[0], grads[1])
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**30), st.sampled_from([0.0, 100.0, -30.0]))
