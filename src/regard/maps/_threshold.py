@@ -18,7 +18,8 @@ from torch import Tensor
 from regard import _check
 
 GROUP = 16  # entries that share one maximum in the first, small problem
-CHUNK = 1 << 19  # entries worked on at once: they stay in the cache
+LONG = 512  # rows shorter than this are solved at once
+CHUNK = 1 << 20  # entries worked on at once: they stay in the cache
 MOST_STEPS = 60  # Newton needs at most 11 in practice; this only bounds the loop
 
 
@@ -28,21 +29,21 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     rows = s.movedim(dim, -1)
     shape = rows.shape
     rows = rows.reshape(-1, shape[-1])
-    per_row = isinstance(alpha, Tensor)
-    alphas = alpha.movedim(dim, -1).expand(*shape[:-1], 1).reshape(-1, 1) if isinstance(alpha, Tensor) else alpha
-    step = max(1, CHUNK // shape[-1])
-    if len(rows) <= step:
-        p = _rows(rows, alphas)
-    else:
-        p = torch.empty_like(rows, memory_format=torch.contiguous_format)
-        for i in range(0, len(rows), step):
-            p[i : i + step] = _rows(rows[i : i + step], alphas[i : i + step] if per_row else alphas)  # type: ignore[index]
+    p = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    size = max(1, CHUNK // shape[-1])
+    # Fresh memory costs more than arithmetic, so that all chunks share one piece of it.
+    scratch = torch.empty_like(rows[:size], memory_format=torch.contiguous_format)
+    if isinstance(alpha, Tensor):
+        alpha = alpha.movedim(dim, -1).expand(*shape[:-1], 1).reshape(-1, 1)
+    for i in range(0, len(rows), size):
+        chunk = rows[i : i + size]
+        _fill(
+            p[i : i + size], scratch[: len(chunk)], chunk, alpha[i : i + size] if isinstance(alpha, Tensor) else alpha
+        )
     return p.reshape(shape).movedim(-1, dim).contiguous()
 
 
-def _rows(s: Tensor, alpha: float | Tensor) -> Tensor:
-    if s.numel() == 0:
-        return torch.empty_like(s)
+def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:
     heads, maxima = _group_maxima(s)
     _check.score_maxima(maxima)
     maxima = maxima.masked_fill(maxima == -math.inf, 0.0)
@@ -50,25 +51,29 @@ def _rows(s: Tensor, alpha: float | Tensor) -> Tensor:
     if isinstance(alpha, Tensor):
         _check_alphas(alpha)
         if bool((alpha > 2).any()):
-            return _bracketed(s, maxima, alpha)
+            p.copy_(_bracketed(s, maxima, alpha))
+            return
         kind = _Entmax((alpha - 1).clamp_(min=1e-12 if s.dtype == torch.float32 else 1e-24))
     elif alpha > 2:
-        return _bracketed(s, maxima, s.new_tensor([[alpha]]))
+        p.copy_(_bracketed(s, maxima, s.new_tensor([[alpha]])))
+        return
     elif alpha == 2:
         kind = _Sparsemax()
     elif alpha == 1.5:
         kind = _Entmax15()
     else:
         kind = _Entmax(s.new_tensor([[alpha - 1]]))
-    x = kind.scaled(heads - maxima)
-    lam = _climb(x, kind.lower_bound(x), kind)[1]
-    return _climb(kind.scaled(s - maxima), lam, kind)[0]
+    lam = kind.lower_bound((heads.mean(-1, keepdim=True) - maxima) * kind.unit, heads.shape[-1])
+    if heads is not s:
+        width = heads.shape[-1]
+        lam = _climb(p[:, :width], scratch[:, :width], heads, maxima, lam, kind)
+    _climb(p, scratch, s, maxima, lam, kind)
 
 
 def _group_maxima(s: Tensor) -> tuple[Tensor, Tensor]:
     """Maxima of strided groups, and of rows. They include the row's maximum, so their threshold is at least -1."""
     n = s.shape[-1]
-    if n < 4 * GROUP:
+    if n < LONG:
         return s, s.amax(-1, keepdim=True)
     width = n // GROUP
     heads = s[:, : GROUP * width].unflatten(-1, (GROUP, width)).amax(-2)
@@ -87,49 +92,50 @@ def _check_alphas(alpha: Tensor) -> None:
         )
 
 
-def _climb(x: Tensor, lam: Tensor, kind: _Kind) -> tuple[Tensor, Tensor]:
-    """Newton's method from a lower bound `lam` of the threshold: the weights, and the threshold."""
-    tolerance, tiny = 4 * torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
-    y, p = torch.empty_like(x), torch.empty_like(x)
+def _climb(p: Tensor, y: Tensor, s: Tensor, maxima: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
+    """Newton's method from a lower bound `lam` of the threshold, which it returns; p gets the weights, y is scratch."""
+    tolerance, tiny = 4 * torch.finfo(s.dtype).eps, torch.finfo(s.dtype).tiny
     for _ in range(MOST_STEPS):
-        total = kind.weights(torch.sub(x, lam, out=y), p)
-        if not bool(((total - 1).abs() > tolerance).logical_and_(total > 0).any()):
+        torch.sub(s, maxima, out=y)
+        total = kind.weights((y if kind.unit == 1 else y.mul_(kind.unit)).sub_(lam), p)
+        if not bool(((total - 1).abs_() > tolerance).logical_and_(total > 0).any()):
             break
         step = torch.where(total > 0, kind.step(y, p, total), 0.0)
         higher = lam + step.clamp(min=0)
         if torch.equal(higher, lam):
             # What is left is below the spacing of numbers near lam, but not of those near x - lam.
-            total = kind.weights(torch.sub(x, lam, out=y).sub_(step), p)
+            total = kind.weights(torch.sub(s, maxima, out=y).mul_(kind.unit).sub_(lam).sub_(step), p)
             break
         lam = higher
-    return p.div_(total.clamp_(min=tiny)), lam
+    p.div_(total.clamp_(min=tiny))
+    return lam
 
 
 class _Kind(Protocol):
-    """What differs between the maps: how weights follow from y = x - lam, and the Newton step in lam."""
+    """What differs between the maps: how weights follow from y = unit * x - lam, and the Newton step in lam."""
 
-    def scaled(self, x: Tensor) -> Tensor:
-        """x in the unit that lam is measured in; may work in place."""
+    @property
+    def unit(self) -> float:
+        """What x is multiplied by, so that lam needs no factor."""
 
-    def lower_bound(self, x: Tensor) -> Tensor:
-        """A lower bound of lam by Jensen's inequality."""
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        """A lower bound of lam by Jensen's inequality, from the mean of unit * x over n entries."""
 
     def weights(self, y: Tensor, p: Tensor) -> Tensor:
         """Write the weights of y into p and return their sum; may overwrite y for `step`."""
 
     def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        """How far lam moves."""
+        """How far lam moves; may overwrite y."""
 
 
 @final
 class _Sparsemax:
-    """lam is measured so that p = [y]_+; this is Michelot's algorithm."""
+    """p = [y]_+; this is Michelot's algorithm."""
 
-    def scaled(self, x: Tensor) -> Tensor:
-        return x
+    unit = 1.0
 
-    def lower_bound(self, x: Tensor) -> Tensor:
-        return torch.clamp(x.mean(-1, keepdim=True) - 1 / x.shape[-1], min=-1)
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        return torch.clamp(mean - 1 / n, min=-1)
 
     def weights(self, y: Tensor, p: Tensor) -> Tensor:
         return torch.clamp(y, min=0, out=p).sum(-1, keepdim=True)
@@ -140,13 +146,12 @@ class _Sparsemax:
 
 @final
 class _Entmax15:
-    """lam is measured so that p = [y]_+^2."""
+    """p = [y]_+^2."""
 
-    def scaled(self, x: Tensor) -> Tensor:
-        return x.mul_(0.5)
+    unit = 0.5
 
-    def lower_bound(self, x: Tensor) -> Tensor:
-        return torch.clamp(x.mean(-1, keepdim=True) - x.shape[-1] ** -0.5, min=-1)
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        return torch.clamp(mean - n**-0.5, min=-1)
 
     def weights(self, y: Tensor, p: Tensor) -> Tensor:
         y.clamp_(min=0)
@@ -160,15 +165,13 @@ class _Entmax15:
 class _Entmax:
     """Any 1 <= alpha <= 2, with logarithms so that nothing is lost near one; at one itself this is softmax."""
 
+    unit = 1.0
+
     def __init__(self, delta: Tensor) -> None:
         self.delta = delta
 
-    def scaled(self, x: Tensor) -> Tensor:
-        return x
-
-    def lower_bound(self, x: Tensor) -> Tensor:
-        deformed_log = -torch.expm1(-self.delta * math.log(x.shape[-1])) / self.delta
-        return torch.clamp(x.mean(-1, keepdim=True) + deformed_log, min=0)
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        return torch.clamp(mean - torch.expm1(-self.delta * math.log(n)) / self.delta, min=0)
 
     def weights(self, y: Tensor, p: Tensor) -> Tensor:
         y.mul_(self.delta).clamp_(min=-1)
