@@ -63,11 +63,16 @@ def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:
         kind = _Entmax15()
     else:
         kind = _Entmax(s.new_tensor([[alpha - 1]]))
-    lam = kind.lower_bound((heads.mean(-1, keepdim=True) - maxima) * kind.unit, heads.shape[-1])
+    width = heads.shape[-1]
+    lam = kind.lower_bound((heads.mean(-1, keepdim=True) - maxima) * kind.unit, width)
     if heads is not s:
-        width = heads.shape[-1]
-        lam = _climb(p[:, :width], scratch[:, :width], heads, maxima, lam, kind)
-    _climb(p, scratch, s, maxima, lam, kind)
+        lam = _climb(p[:, :width], _shifted(scratch[:, :width], heads, maxima, kind), lam, kind)
+    _climb(p, _shifted(scratch, s, maxima, kind), lam, kind)
+
+
+def _shifted(x: Tensor, s: Tensor, maxima: Tensor, kind: _Kind) -> Tensor:
+    torch.sub(s, maxima, out=x)
+    return x if kind.unit == 1 else x.mul_(kind.unit)
 
 
 def _group_maxima(s: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,19 +97,18 @@ def _check_alphas(alpha: Tensor) -> None:
         )
 
 
-def _climb(p: Tensor, y: Tensor, s: Tensor, maxima: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
-    """Newton's method from a lower bound `lam` of the threshold, which it returns; p gets the weights, y is scratch."""
-    tolerance, tiny = 4 * torch.finfo(s.dtype).eps, torch.finfo(s.dtype).tiny
+def _climb(p: Tensor, x: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
+    """Newton's method from a lower bound `lam` of the threshold, which it returns; p gets the weights, x is lost."""
+    tolerance, tiny = 4 * torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
     for _ in range(MOST_STEPS):
-        torch.sub(s, maxima, out=y)
-        total = kind.weights((y if kind.unit == 1 else y.mul_(kind.unit)).sub_(lam), p)
+        total = kind.weights(x, lam, p)
         if not bool(((total - 1).abs_() > tolerance).logical_and_(total > 0).any()):
             break
-        step = torch.where(total > 0, kind.step(y, p, total), 0.0)
+        step = torch.where(total > 0, kind.step(x, lam, p, total), 0.0)
         higher = lam + step.clamp(min=0)
         if torch.equal(higher, lam):
             # What is left is below the spacing of numbers near lam, but not of those near x - lam.
-            total = kind.weights(torch.sub(s, maxima, out=y).mul_(kind.unit).sub_(lam).sub_(step), p)
+            total = kind.weights(x.sub_(lam), step, p)
             break
         lam = higher
     p.div_(total.clamp_(min=tiny))
@@ -112,53 +116,52 @@ def _climb(p: Tensor, y: Tensor, s: Tensor, maxima: Tensor, lam: Tensor, kind: _
 
 
 class _Kind(Protocol):
-    """What differs between the maps: how weights follow from y = unit * x - lam, and the Newton step in lam."""
+    """What differs between the maps: how weights follow from x - lam, and the Newton step in lam."""
 
     @property
     def unit(self) -> float:
-        """What x is multiplied by, so that lam needs no factor."""
+        """What s - max s is multiplied by to give x, so that lam needs no factor."""
 
     def lower_bound(self, mean: Tensor, n: int) -> Tensor:
-        """A lower bound of lam by Jensen's inequality, from the mean of unit * x over n entries."""
+        """A lower bound of lam by Jensen's inequality, from the mean of x over n entries."""
 
-    def weights(self, y: Tensor, p: Tensor) -> Tensor:
-        """Write the weights of y into p and return their sum; may overwrite y for `step`."""
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        """Write the weights of x - lam into p and return their sum."""
 
-    def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        """How far lam moves; may overwrite y."""
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        """How far lam moves; may overwrite p."""
 
 
 @final
 class _Sparsemax:
-    """p = [y]_+; this is Michelot's algorithm."""
+    """p = [x - lam]_+; this is Michelot's algorithm."""
 
     unit = 1.0
 
     def lower_bound(self, mean: Tensor, n: int) -> Tensor:
         return torch.clamp(mean - 1 / n, min=-1)
 
-    def weights(self, y: Tensor, p: Tensor) -> Tensor:
-        return torch.clamp(y, min=0, out=p).sum(-1, keepdim=True)
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        return torch.sub(x, lam, out=p).clamp_(min=0).sum(-1, keepdim=True)
 
-    def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        return (total - 1) / torch.gt(p, 0, out=y).sum(-1, keepdim=True)
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        return (total - 1) / p.gt_(0).sum(-1, keepdim=True)
 
 
 @final
 class _Entmax15:
-    """p = [y]_+^2."""
+    """p = [x - lam]_+^2."""
 
     unit = 0.5
 
     def lower_bound(self, mean: Tensor, n: int) -> Tensor:
         return torch.clamp(mean - n**-0.5, min=-1)
 
-    def weights(self, y: Tensor, p: Tensor) -> Tensor:
-        y.clamp_(min=0)
-        return torch.mul(y, y, out=p).sum(-1, keepdim=True)
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        return torch.sub(x, lam, out=p).clamp_(min=0).square_().sum(-1, keepdim=True)
 
-    def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        return (total - total.sqrt()) / y.sum(-1, keepdim=True)
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        return (total - total.sqrt()) / torch.sub(x, lam, out=p).clamp_(min=0).sum(-1, keepdim=True)
 
 
 @final
@@ -173,13 +176,13 @@ class _Entmax:
     def lower_bound(self, mean: Tensor, n: int) -> Tensor:
         return torch.clamp(mean - torch.expm1(-self.delta * math.log(n)) / self.delta, min=0)
 
-    def weights(self, y: Tensor, p: Tensor) -> Tensor:
-        y.mul_(self.delta).clamp_(min=-1)
-        return torch.log1p(y, out=p).div_(self.delta).exp_().sum(-1, keepdim=True)
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        torch.sub(x, lam, out=p).mul_(self.delta).clamp_(min=-1)
+        return p.log1p_().div_(self.delta).exp_().sum(-1, keepdim=True)
 
-    def step(self, y: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        slope = y.add_(1).clamp_(min=torch.finfo(y.dtype).tiny).reciprocal_().mul_(p).sum(-1, keepdim=True)
-        return -total * torch.expm1(-self.delta * total.log()) / self.delta / slope
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        base = (x - lam).mul_(self.delta).add_(1).clamp_(min=torch.finfo(x.dtype).tiny)
+        return -total * torch.expm1(-self.delta * total.log()) / self.delta / p.div_(base).sum(-1, keepdim=True)
 
 
 def _bracketed(s: Tensor, maxima: Tensor, alpha: Tensor) -> Tensor:

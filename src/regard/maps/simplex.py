@@ -198,8 +198,12 @@ def _bend(p: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
 def _pullback(p: Tensor, alpha: float | Tensor, dim: int, grad: Tensor) -> tuple[Tensor, Tensor | None]:
     if isinstance(alpha, float) and alpha in (1.5, 2.0) and not torch.is_grad_enabled() and _check.readable(grad):
         # As below, in half the memory, because fresh memory costs more than arithmetic.
-        w = p.sqrt() if alpha == 1.5 else torch.gt(p, 0, out=torch.empty_like(p))
-        total = w.sum(dim, keepdim=True).clamp_(min=torch.finfo(p.dtype).tiny)
+        tiny = torch.finfo(p.dtype).tiny
+        if alpha == 1.5:
+            w = p.clamp(min=tiny).rsqrt_().mul_(p)  # the square root: of zeros it takes 20 times as long
+        else:
+            w = torch.gt(p, 0, out=torch.empty_like(p))
+        total = w.sum(dim, keepdim=True).clamp_(min=tiny)
         centre = torch.linalg.vecdot(w, grad, dim=dim).unsqueeze(dim) / total
         return (grad - centre).mul_(w), None
     w, total = _slopes(p, alpha, dim)
