@@ -1,6 +1,8 @@
 """Every pair of affinity and map equals the obvious program, whichever algorithm `attend` takes."""
 
 import math
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -147,6 +149,21 @@ def test_any_leading_dimensions_broadcast(lead, name, map_name, kind):
     got = attend(q, k, v, affinity, ours, **how)
     assert got.shape == (*lead, 6, 3)
     torch.testing.assert_close(got, reference.attend(q, k, v, affinity, obvious, mask), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (9,), (1, 1), (6, 1), (1, 9), (2, 1, 1), (1, 6, 9)])
+@pytest.mark.parametrize("map_name", ["softmax", "mean", "sparsemax"])
+@pytest.mark.parametrize("name", ["dot", "concatenation"])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_mask_of_any_shape_that_broadcasts(shape, name, map_name, blocks, request):
+    if blocks:
+        request.getfixturevalue("small_blocks")
+    ours, obvious = MAPS[map_name]
+    q, k, v = make_inputs()
+    affinity = make_affinity(name, 4)
+    for mask in (torch.rand(shape) < 0.5, torch.ones(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)):
+        expected = reference.attend(q, k, v, affinity, obvious, mask.expand(2, 6, 9))
+        torch.testing.assert_close(attend(q, k, v, affinity, ours, mask), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("lq", "lk"), [(1, 9), (9, 1), (5, 9), (9, 5), (1, 1)])
@@ -324,6 +341,23 @@ def test_compile_and_function_transforms(name, map_name):
     loss = lambda q: f(q, k, v).square().sum()  # noqa: E731
     leaf = q.clone().requires_grad_()
     torch.testing.assert_close(torch.func.grad(loss)(q), torch.autograd.grad(loss(leaf), leaf)[0])
+
+
+@pytest.mark.parametrize("map_name", ["sparsemax", "softmax"])
+def test_memory_is_that_of_blocks(map_name):
+    """Forward and backward at N = 4096, batch 2: one matrix of scores alone would take 134 MB."""
+    code = f"""
+import resource, torch, regard
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+q, k, v = (torch.randn(2, 4096, 32, requires_grad=True) for _ in range(3))
+run = lambda n: regard.attend(q[:, :n], k[:, :n], v[:, :n], map=regard.{map_name}, causal=True).sum().backward()
+run(64)
+before = peak()
+run(4096)
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 120
 
 
 def test_empty_queries_and_batches():

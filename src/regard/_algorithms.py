@@ -78,9 +78,9 @@ def sorted_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mas
 
     A key past the split weighs exp(a + b), one before it exp(0) = 1. Both are divided by the largest weight.
     """
-    part = torch.ones_like(k[..., :1]) if mask is None else _key_mask(mask).to(k.dtype)
+    part = torch.ones_like(k[..., :1]) if mask is None else _key_mask(mask, k.shape[-2]).to(k.dtype)
     a, b = affinity.halves(q, k)
-    top = (b if mask is None else b.masked_fill(~_key_mask(mask).squeeze(-1), b.detach().min())).detach().amax(-1)
+    top = torch.where(part.squeeze(-1) > 0, b, b.amin()).detach().amax(-1)
     a, b = a + top.unsqueeze(-1), b - top.unsqueeze(-1)
     v, b, part = _same_batch(v, b.unsqueeze(-1), part)
     one_v = torch.cat([part * v, part], -1)
@@ -124,16 +124,17 @@ def _mask_block(mask: Tensor | None, start: int, stop: int, seen: int) -> Tensor
     return mask[..., start:stop, :] if mask.dim() > 1 and mask.shape[-2] > 1 else mask
 
 
-def _key_mask(mask: Tensor) -> Tensor:
-    """A mask of keys (..., 1, Lk) as a column (..., Lk, 1)."""
-    return mask.unsqueeze(-1) if mask.dim() < 2 else mask.mT
+def _key_mask(mask: Tensor, keys: int) -> Tensor:
+    """A mask that broadcasts to (..., 1, Lk) as a column (..., Lk, 1)."""
+    mask = mask[(None,) * max(0, 2 - mask.dim())].mT
+    return mask.expand(*mask.shape[:-2], keys, 1)
 
 
 def _participants(v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | int]:
     """The values with zeros where a key takes no part, and how many keys do, never zero."""
     if mask is None:
         return v, v.shape[-2]
-    keys = _key_mask(mask).expand(*_key_mask(mask).shape[:-2], v.shape[-2], 1)
+    keys = _key_mask(mask, v.shape[-2])
     return v.where(keys, 0.0), keys.sum(-2, keepdim=True).clamp(min=1)
 
 

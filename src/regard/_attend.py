@@ -62,8 +62,9 @@ def attend(
     in memory. `map` is one of regard's maps, `functools.partial` of one, or any callable that fits `Map`.
 
     The result is that of the obvious program (scores, map, product), to rounding; `explain_attend` says which
-    algorithm computes it. Differentiable in q, k, v and in the parameters of the affinity and the map. A query
-    with no key left gets zeros, and zero gradients. Half precision is computed in float32.
+    algorithm computes it. Differentiable in q, k, v and in the parameters of the affinity and the map; twice too, but
+    for the fused algorithm, whose kernel has no second derivative and says so. A query with no key left gets zeros,
+    and zero gradients. Half precision is computed in float32.
 
     >>> q, k, v = torch.randn(2, 5, 4), torch.randn(2, 7, 4), torch.randn(2, 7, 3)
     >>> attend(q, k, v).shape
