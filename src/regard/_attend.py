@@ -20,14 +20,22 @@ BUDGET = 1 << 22  # numbers of a block of scores: what is larger is computed blo
 Algorithm = Literal["fused", "associative", "sorted", "direct", "blocks", "fused blocks"]
 
 
+class Solved(Protocol):
+    """The result of a map that reports more than its weights."""
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights (..., Lq, Lk)."""
+
+
 class Map(Protocol):
     """Step 2 as a function: scores (..., Lq, Lk) and a mask to weights of the same shape, along the last axis.
 
     A map whose rows depend on each other has an attribute `couples_rows` that is True, and then gets all rows at once.
     """
 
-    def __call__(self, s: Tensor, *, mask: Tensor | None) -> Tensor:
-        """Weights."""
+    def __call__(self, s: Tensor, *, mask: Tensor | None) -> Tensor | Solved:
+        """Weights, or something that has them."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def attend(
     elif plan.algorithm == "fused blocks" and isinstance(affinity, Factored):
         c = in_blocks(lambda q, k, v, m: fused(q, k, v, affinity, m, False), q, k, v, mask, causal, plan.rows)
     else:
-        c = in_blocks(lambda q, k, v, m: _obvious(q, k, v, affinity, map, m), q, k, v, mask, causal, plan.rows)
+        c = in_blocks(lambda q, k, v, m: _weights(q, k, affinity, map, m) @ v, q, k, v, mask, causal, plan.rows)
     _check.overflow(c)
     return c.to(dtype)
 
@@ -122,7 +130,7 @@ def attention_weights(
         allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
         allowed = allowed.tril(k.shape[-2] - q.shape[-2])
         mask = allowed if mask is None else mask & allowed
-    return map(affinity.scores(q, k), mask=mask).to(dtype)
+    return _weights(q, k, affinity, map, mask).to(dtype)
 
 
 def explain_attend(
@@ -168,8 +176,9 @@ def explain_attend(
     return Plan("blocks", how, "O(Lq Lk d)", f"O({rows} Lk)", rows)
 
 
-def _obvious(q: Tensor, k: Tensor, v: Tensor, affinity: Affinity, map: Map, mask: Tensor | None) -> Tensor:
-    return map(affinity.scores(q, k), mask=mask) @ v
+def _weights(q: Tensor, k: Tensor, affinity: Affinity, map: Map, mask: Tensor | None) -> Tensor:
+    p = map(affinity.scores(q, k), mask=mask)
+    return p if isinstance(p, Tensor) else p.weights
 
 
 def _is_softmax(map: Map) -> bool:
