@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -90,8 +90,13 @@ def installed(package: str) -> str | None:
         return None
 
 
-def report(name: str, rows: list[Row]) -> None:
-    """Write benchmarks/results/NAME.json and print the same as a table. A promise not kept is said plainly."""
+def report(name: str, rows: Iterable[Row]) -> None:
+    """Print rows as they are measured, then write benchmarks/results/NAME.json. A promise not kept is said plainly."""
+    print(HEADER, flush=True)
+    measured = []
+    for row in rows:
+        measured.append(row)
+        print(line(row), flush=True)
     RESULTS.mkdir(exist_ok=True)
     record = {
         "benchmark": name,
@@ -101,25 +106,22 @@ def report(name: str, rows: list[Row]) -> None:
             "python": platform.python_version(),
             "versions": {p: installed(p) for p in ("torch", "numpy", "entmax", "POT", "geomloss")},
         },
-        "rows": [asdict(row) | {"ratio": row.ratio} for row in rows],
+        "rows": [asdict(row) | {"ratio": row.ratio} for row in measured],
     }
     path = RESULTS / f"{name}.json"
     beside = path.with_suffix(".tmp")
     beside.write_text(json.dumps(record, indent=1) + "\n")
     beside.replace(path)
-    print(table(rows))
     print(f"-> {path.relative_to(RESULTS.parent.parent)}\n")
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table."""
-    lines = ["| case | ours | peer | theirs | ratio | promise |", "|---|---|---|---|---|---|"]
-    for r in rows:
-        verdict = {None: r.promise, True: f"{r.promise}: kept", False: f"{r.promise}: NOT KEPT"}[r.kept]
-        lines.append(
-            f"| {r.case} | {r.ours:.3g} {r.unit} | {r.peer} | {r.theirs:.3g} {r.unit} | {r.ratio:.2f}x | {verdict} |"
-        )
-    return "\n".join(lines)
+HEADER = "| case | ours | peer | theirs | ratio | promise |\n|---|---|---|---|---|---|"
+
+
+def line(r: Row) -> str:
+    """A row of the Markdown table under HEADER."""
+    verdict = {None: r.promise, True: f"{r.promise}: kept", False: f"{r.promise}: NOT KEPT"}[r.kept]
+    return f"| {r.case} | {r.ours:.3g} {r.unit} | {r.peer} | {r.theirs:.3g} {r.unit} | {r.ratio:.2f}x | {verdict} |"
 
 
 def _processor() -> str:
