@@ -15,7 +15,7 @@ from regard._algorithms import associative, fused, in_blocks, sorted_mean, sorte
 from regard.affinity import Affinity, Concatenation, Dot, Factored
 from regard.maps.simplex import entmax, mean, softmax
 
-BUDGET = 1 << 22  # numbers of a block of scores: what is larger is computed block by block
+BUDGET = 1 << 21  # numbers of a block of scores: what is larger is computed block by block
 
 Algorithm = Literal["fused", "associative", "sorted", "direct", "blocks", "fused blocks"]
 
@@ -150,7 +150,7 @@ def explain_attend(
     fused: one scaled_dot_product_attention; time O(Lq Lk d), memory O((Lq + Lk) d)
     >>> from regard import sparsemax
     >>> print(explain_attend(x, x, x, map=sparsemax))
-    blocks: 1024 queries at a time against all keys, computed again for the gradient; time O(Lq Lk d), memory O(1024 Lk)
+    blocks: 512 queries at a time against all keys, computed again for the gradient; time O(Lq Lk d), memory O(512 Lk)
     """
     _check_shapes(q, k, v, affinity, mask)
     lq, lk, e, dv = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
