@@ -1,5 +1,6 @@
 """Visual attention: affinities, maps and expectations, exact, fast and differentiable."""
 
+from regard import continuous
 from regard._attend import Map, Plan, attend, attention_weights, explain_attend
 from regard._check import checks
 from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Factored
@@ -21,6 +22,7 @@ __all__ = [
     "attend",
     "attention_weights",
     "checks",
+    "continuous",
     "entmax",
     "entmax_loss",
     "explain_attend",

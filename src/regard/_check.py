@@ -180,3 +180,29 @@ def overflow(c: Tensor) -> None:
         complain(
             "q, k", f"scores that overflow {c.dtype}", "finite scores", "Scale queries or keys down, or use Dot(scale)."
         )
+
+
+def choice(argument: str, value: Any, options: tuple[Any, ...]) -> None:
+    """One of a few named options."""
+    if value not in options:
+        complain(argument, repr(value), "one of " + ", ".join(map(repr, options)), "Choose one of these.")
+
+
+def last_axis(argument: str, x: Tensor, size: int, of: str) -> None:
+    """The last axis of `x` has `size` entries, the number of `of`."""
+    if x.shape[-1:] != (size,):
+        complain(argument, f"shape {tuple(x.shape)}", f"{size} entries ({of}) on the last axis", "Check the order.")
+
+
+def nonnegative(argument: str, x: Tensor) -> None:
+    """Finite and no entry below zero, if values are to be checked."""
+    finite(argument, x)
+    if values_checked(x) and bool((x.detach() < 0).any()):
+        complain(argument, "a negative entry", "entries >= 0", "Scores become weights with softmax or another map.")
+
+
+def covariance(argument: str, x: Tensor) -> None:
+    """Finite matrices with a positive diagonal, if values are to be checked."""
+    finite(argument, x)
+    if values_checked(x) and not bool((x.detach().diagonal(dim1=-2, dim2=-1) > 0).all()):
+        complain(argument, "a variance <= 0", "positive definite matrices", "Build it as L L^T, see from_cholesky.")

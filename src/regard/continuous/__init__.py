@@ -1,0 +1,50 @@
+"""Continuous attention: densities instead of weights.
+
+A map on R^d turns a quadratic score into a density; the context is the expectation of a continuous value function under it.
+
+    cells   = grid(14, 14)
+    basis   = GaussianBasis.on_grid(10, 10)
+    density = match_moments(weights, cells, alpha=2)
+    out     = continuous_attention(values, weights, cells, basis, alpha=2)
+"""
+
+from regard.continuous.attention import Attended, continuous_attention
+from regard.continuous.basis import Basis
+from regard.continuous.density import BetaGaussian, Density, Ellipse, Gaussian, Interval, Paraboloid
+from regard.continuous.fit import fit_mixture, log_likelihood, select_mixture
+from regard.continuous.fourier import FourierBasis
+from regard.continuous.locations import Locations, grid, line
+from regard.continuous.mixture import Mixture
+from regard.continuous.moments import from_canonical, from_cholesky, match_moments
+from regard.continuous.radial import GaussianBasis, ParaboloidBasis
+from regard.continuous.ridge import Diagnosis, Setting, diagnose, ridge, thesis
+
+__all__ = [
+    "Attended",
+    "Basis",
+    "BetaGaussian",
+    "Density",
+    "Diagnosis",
+    "Ellipse",
+    "FourierBasis",
+    "Gaussian",
+    "GaussianBasis",
+    "Interval",
+    "Locations",
+    "Mixture",
+    "Paraboloid",
+    "ParaboloidBasis",
+    "Setting",
+    "continuous_attention",
+    "diagnose",
+    "fit_mixture",
+    "from_canonical",
+    "from_cholesky",
+    "grid",
+    "line",
+    "log_likelihood",
+    "match_moments",
+    "ridge",
+    "select_mixture",
+    "thesis",
+]

@@ -1,0 +1,76 @@
+"""Linear algebra of many very small symmetric matrices: in one and two dimensions written out, otherwise by Cholesky.
+
+Every function takes (..., d, d) and is an ordinary, differentiable tensor expression.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def inverse_and_logdet(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse (..., d, d) and the logarithm of the determinant (...) of positive definite matrices."""
+    d = matrix.shape[-1]
+    if d == 1:
+        return matrix.reciprocal(), matrix[..., 0, 0].log()
+    if d == 2:
+        a, b, c = matrix[..., 0, 0], (matrix[..., 0, 1] + matrix[..., 1, 0]) / 2, matrix[..., 1, 1]
+        det = a * c - b * b
+        adjugate = torch.stack([c, -b, -b, a], -1).unflatten(-1, (2, 2))
+        return adjugate / det[..., None, None], det.log()
+    factor = torch.linalg.cholesky(matrix)
+    return torch.cholesky_inverse(factor), 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """The lower triangular L with L L^T = matrix."""
+    d = matrix.shape[-1]
+    if d == 1:
+        return matrix.sqrt()
+    if d == 2:
+        a, b, c = matrix[..., 0, 0], (matrix[..., 0, 1] + matrix[..., 1, 0]) / 2, matrix[..., 1, 1]
+        first = a.sqrt()
+        low = b / first
+        last = (c - low * low).sqrt()
+        return torch.stack([first, torch.zeros_like(first), low, last], -1).unflatten(-1, (2, 2))
+    return torch.linalg.cholesky(matrix)
+
+
+def lower_inverse(lower: Tensor) -> Tensor:
+    """The inverse of lower triangular matrices in one or two dimensions."""
+    if lower.shape[-1] == 1:
+        return lower.reciprocal()
+    a, b, c = lower[..., 0, 0], lower[..., 1, 0], lower[..., 1, 1]
+    return torch.stack([1 / a, torch.zeros_like(a), -b / (a * c), 1 / c], -1).unflatten(-1, (2, 2))
+
+
+def axes_and_angle(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Square roots (long, short) of the eigenvalues of symmetric 2 x 2 matrices, and the angle of the long axis.
+
+    Where the eigenvalues agree the angle is zero and the gradient of their difference is taken as zero.
+    """
+    a, b, c = matrix[..., 0, 0], (matrix[..., 0, 1] + matrix[..., 1, 0]) / 2, matrix[..., 1, 1]
+    half_difference = (a - c) / 2
+    square = half_difference.square() + b.square()
+    circle = square == 0
+    radius = square.masked_fill(circle, 1).sqrt().masked_fill(circle, 0)
+    angle = torch.atan2(b, half_difference.masked_fill(circle, 1)) / 2
+    long = (a + c) / 2 + radius
+    # det / long keeps the digits of a thin ellipse that the difference of the two terms would lose.
+    short = (a * c - b * b).clamp_min(torch.finfo(matrix.dtype).tiny) / long
+    return long.sqrt(), short.sqrt(), angle
+
+
+def transform(rows: Tensor, matrix: Tensor) -> Tensor:
+    """rows (..., N, d) times matrix (..., N or 1, d, d), row by row; one product where the matrix is shared."""
+    if matrix.shape[-3] == 1:
+        return rows @ matrix.squeeze(-3)
+    return (rows.unsqueeze(-1) * matrix).sum(-2)
+
+
+def congruence(middle: Tensor, matrix: Tensor) -> Tensor:
+    """matrix^T middle matrix for middle (..., N, d, d) and matrix (..., N or 1, d, d), as one product by a Kronecker square."""
+    d = matrix.shape[-1]
+    square = (matrix[..., :, None, :, None] * matrix[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
+    return transform(middle.flatten(-2), square).unflatten(-1, (d, d))

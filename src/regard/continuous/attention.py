@@ -1,0 +1,88 @@
+"""Weights to a density, the density to effective weights, the weights to a context.
+
+Legend: (...) batch, L locations, N basis functions, D channels.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from regard import _check
+from regard.continuous.basis import Basis
+from regard.continuous.density import Density
+from regard.continuous.fit import Mixing, fit_mixture
+from regard.continuous.locations import Locations, as_locations
+from regard.continuous.moments import match_moments
+from regard.continuous.ridge import PENALTY, ridge
+
+
+class Attended(NamedTuple):
+    """The context (..., D), the density it is an expectation under, and the effective weight (..., L) of each location."""
+
+    context: Tensor
+    density: Density
+    weights: Tensor
+
+
+def continuous_attention(
+    values: Tensor,
+    weights: Tensor,
+    locations: Locations | Tensor,
+    basis: Basis,
+    alpha: float = 1,
+    components: int = 1,
+    *,
+    iterations: int = 5,
+    init: Literal["regions", "random"] = "regions",
+    mixing: Mixing = "em",
+    penalty: float = PENALTY,
+    padding: bool = False,
+    operator: Tensor | None = None,
+    mask: Tensor | None = None,
+    chords: int | None = None,
+) -> Attended:
+    """The expectation of a continuous value function under a density fitted to discrete weights: equation (5.28).
+
+    c = H (G r) with r = E_p[psi]: `values` H (..., L, D), `weights` (..., L), or (..., Q, L) for Q queries on the same values.
+    The density is `match_moments(weights, locations, alpha)`, or with more `components` `fit_mixture` with these `iterations`,
+    `init` and `mixing`. G is `ridge(locations, basis, penalty, padding)`, or the `operator` (L, N) if you keep it yourself, in a
+    module's buffer say. B = H G is never formed: the effective weights w = G r say what each location contributed (they may be
+    negative, and need not sum to one).
+
+    `mask` (broadcasts to weights), True = takes part: masked locations enter neither the density nor the regression, and
+    a row without any location has a context of zero. Differentiable in values and weights. Half-precision weights are
+    worked with in float32, and the results come in the dtypes of values and weights.
+
+    >>> import torch
+    >>> from regard import continuous as C
+    >>> cells, basis = C.grid(14, 14), C.GaussianBasis.on_grid(10, 10)
+    >>> out = continuous_attention(torch.randn(2, 196, 8), torch.rand(2, 196), cells, basis, alpha=2)
+    >>> out.context.shape, out.weights.shape
+    (torch.Size([2, 8]), torch.Size([2, 196]))
+    """
+    where = as_locations(locations)
+    _check.floating("values", values, min_dims=2)
+    _check.last_axis("values", values.mT, len(where), "locations")
+    density: Density
+    if components == 1:
+        density = match_moments(weights, where, alpha, mask)
+    else:
+        density = fit_mixture(weights, where, components, iterations, init, alpha=alpha, mixing=mixing, mask=mask)
+    r = density.expect(basis, chords)
+    if operator is None:
+        operator = ridge(where, basis, penalty, padding, mask)
+    elif (penalty, padding) != (PENALTY, False):
+        _check.complain("operator", "penalty or padding beside it", "one or the other", "Pass them to ridge.")
+    operator = operator.to(r)
+    if operator.dim() == 2:
+        effective = r @ operator.mT
+    else:
+        effective = (operator @ r.unsqueeze(-1)).squeeze(-1)
+    if mask is not None:
+        effective = effective.masked_fill(~mask, 0)
+    effective = effective.to(weights.dtype)
+    rows = effective.to(values.dtype)
+    context = rows @ values if rows.dim() == values.dim() else (rows.unsqueeze(-2) @ values).squeeze(-2)
+    return Attended(context, density, effective)

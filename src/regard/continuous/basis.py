@@ -1,0 +1,66 @@
+"""Basis functions psi_1 ... psi_N of the value function V(t) = B psi(t): what every basis can do.
+
+A basis evaluates itself, and knows its expectation under the two kinds of density: `under_gaussian` and `under_ball` (the
+image of (1 - |u|^2)^p on the unit ball). Another basis is another class with these methods.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from regard import _check
+from regard.continuous.locations import Locations, working_dtype
+
+
+class Basis(ABC):
+    """N fixed functions on R^d. No gradient flows to them: the ridge operator that goes with them is solved once."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        """Keep float64 copies; they are cast to the dtype of whatever they meet."""
+        for name, x in tensors.items():
+            _check.floating(name, x)
+            _check.finite(name, x)
+            if x.requires_grad:
+                _check.complain(name, "a tensor with gradient", "fixed numbers", "Pass it through .detach().")
+        self._tensors = {name: x.double() for name, x in tensors.items()}
+        self._cast: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
+        # Solved ridge operators, for as long as their locations live: see `ridge`.
+        self.operators: WeakKeyDictionary[Locations, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
+
+    def like(self, x: Tensor) -> dict[str, Tensor]:
+        """The tensors of the basis on the device and in the working dtype of `x`."""
+        key = (working_dtype(x.dtype), x.device)
+        if key not in self._cast:
+            self._cast[key] = {name: y.to(x.device, key[0]) for name, y in self._tensors.items()}
+        return self._cast[key]
+
+    @property
+    @abstractmethod
+    def dimensions(self) -> int:
+        """The dimension d of the space."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number N of functions."""
+
+    @abstractmethod
+    def __call__(self, t: Tensor) -> Tensor:
+        """psi(t): (..., d) -> (..., N)."""
+
+    @abstractmethod
+    def under_gaussian(self, mean: Tensor, covariance: Tensor, chords: int | None = None) -> Tensor:
+        """E[psi] under N(mean, covariance): (..., d), (..., d, d) -> (..., N)."""
+
+    @abstractmethod
+    def under_ball(self, mean: Tensor, covariance: Tensor, p: int, chords: int | None = None) -> Tensor:
+        """E[psi] under the density (1 - |u|^2)^p with that mean and covariance: (..., d), (..., d, d) -> (..., N)."""
+
+
+def only_one_or_two(what: str, dimensions: int) -> None:
+    """Complain about an integral over an ellipsoid that is written out in one and two dimensions only."""
+    if dimensions > 2:
+        _check.complain("basis", f"{what} in {dimensions} dimensions", "1 or 2", "FourierBasis works in any dimension.")

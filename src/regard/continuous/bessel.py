@@ -1,0 +1,99 @@
+"""The characteristic function of a truncated paraboloid, and of its flatter relatives: a Bessel function, differentiable.
+
+torch has J_0 and J_1, and no gradient for them. Everything here is in terms of
+
+    Lambda_n(z) = Gamma(n + 1) (2 / kappa)^n J_n(kappa),   z = kappa^2,                                        (5.12)
+
+which is one at zero, smooth in z, and closed under differentiation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Where the alternating power series hands over to the upward recurrence (kappa), and its number of terms. torch's own
+# J_0 and J_1 are good to 1e-7 only, in float64 too, so float64 starts the recurrence from Hankel's expansion, which
+# needs a larger kappa.
+_HAND_OVER = {torch.float32: (6.0, 24), torch.float64: (14.0, 50)}
+
+
+def normalised_bessel(z: Tensor, order: float) -> Tensor:
+    """Lambda_n(z) of equation (5.12) for an order n = 0, 1/2, 1, 3/2, ...
+
+    `z` (...) >= 0 -> (...). Differentiable as often as one likes, in closed form: dLambda_n / dz = -Lambda_(n+1) / (4 (n + 1)).
+    There is no singularity at z = 0.
+
+    >>> normalised_bessel(torch.tensor([0.0, 1.0]), 0.5)          # sin(kappa) / kappa
+    tensor([1.0000, 0.8415])
+    """
+    result: Tensor = _NormalisedBessel.apply(z, order)
+    return result
+
+
+class _NormalisedBessel(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor, order: float) -> Tensor:
+        kappa, terms = _HAND_OVER[z.dtype]
+        series = _series(z.clamp_max(kappa**2), order, terms)
+        return torch.where(z < kappa**2, series, _recurrence(z.clamp_min(kappa**2), order))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        z, ctx.order = inputs
+        ctx.save_for_backward(z)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (z,) = ctx.saved_tensors
+        return grad * normalised_bessel(z, ctx.order + 1) / (-4 * (ctx.order + 1)), None
+
+
+def _series(z: Tensor, order: float, terms: int) -> Tensor:
+    """Horner's rule for sum_m (-z/4)^m / (m! (n+1) ... (n+m))."""
+    total = torch.ones_like(z)
+    for m in range(terms, 0, -1):
+        total = 1 - z * total / (4 * m * (order + m))
+    return total
+
+
+def _recurrence(z: Tensor, order: float) -> Tensor:
+    """Upwards from J_0, J_1 or from cosine and sine: Lambda_(n+1) = 4 n (n+1) (Lambda_n - Lambda_(n-1)) / z."""
+    kappa = z.sqrt()
+    if float(order).is_integer():
+        below, here, n = _hankel(kappa, 0), 2 * _hankel(kappa, 1) / kappa, 1.0
+    else:
+        below, here, n = kappa.cos(), kappa.sin() / kappa, 0.5
+    if order < n:
+        return below
+    while n < order:
+        below, here, n = here, 4 * n * (n + 1) * (here - below) / z, n + 1
+    return here
+
+
+def _hankel(kappa: Tensor, order: int) -> Tensor:
+    """J_0 or J_1 of a large argument: sqrt(2 / (pi kappa)) (P cos(chi) - Q sin(chi)), chi = kappa - (2 n + 1) pi / 4."""
+    if kappa.dtype == torch.float32:
+        return torch.special.bessel_j0(kappa) if order == 0 else torch.special.bessel_j1(kappa)
+    term = torch.ones_like(kappa)
+    real, imaginary = torch.ones_like(kappa), torch.zeros_like(kappa)
+    for m in range(1, 27):
+        term = term * ((4 * order**2 - (2 * m - 1) ** 2) / (8 * m)) / kappa
+        sign = 1 if m % 4 in (0, 1) else -1
+        if m % 2:
+            imaginary = imaginary + sign * term
+        else:
+            real = real + sign * term
+    chi = kappa - (2 * order + 1) * math.pi / 4
+    return (2 / (math.pi * kappa)).sqrt() * (real * chi.cos() - imaginary * chi.sin())
+
+
+def ball_constant(dimensions: int, power: float) -> float:
+    """The constant that makes (1 - |u|^2)^power a density on the unit ball of R^d: equation (5.5)."""
+    half = dimensions / 2
+    return math.exp(math.lgamma(half + power + 1) - math.lgamma(power + 1) - half * math.log(math.pi))

@@ -1,0 +1,274 @@
+"""Attention densities: what a quadratic score becomes under the regularised prediction maps (5.1).
+
+Legend: (...) batch, M points, d dimensions, N basis functions. Half-precision parameters are kept in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import _check
+from regard.continuous import _small
+from regard.continuous.basis import Basis
+from regard.continuous.bessel import ball_constant
+from regard.continuous.locations import working_dtype
+
+
+class Interval(NamedTuple):
+    """The support of a density on the line."""
+
+    low: Tensor
+    high: Tensor
+
+
+class Ellipse(NamedTuple):
+    """The support of a density on the plane: half axes (..., 2), the long one first, and the long one's angle (...)."""
+
+    centre: Tensor
+    axes: Tensor
+    angle: Tensor
+
+
+class Density(ABC):
+    """A batch of densities on R^d. The names are those of `torch.distributions`."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The shape of the batch."""
+        return self.mean.shape[:-1]
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """(d,)."""
+        return self.mean.shape[-1:]
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The same as `covariance`, (..., d, d)."""
+        return self.covariance
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each coordinate, (..., d)."""
+        return self.covariance.diagonal(dim1=-2, dim2=-1)
+
+    @property
+    def stddev(self) -> Tensor:
+        """The standard deviation of each coordinate, (..., d)."""
+        return self.variance.sqrt()
+
+    @abstractmethod
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
+
+    @abstractmethod
+    def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
+        """r = E[psi(t)]: (..., N). `chords` replaces the number of chords, where there is quadrature."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """The differential (Shannon) entropy, (...)."""
+
+    @abstractmethod
+    def sample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        """Draws, (*sample_shape, ..., d), without gradient."""
+
+    def pdf(self, t: Tensor) -> Tensor:
+        """The density of every member of the batch at the points t (M, d) or (..., M, d): (..., M)."""
+        _check.floating("t", t, min_dims=2)
+        _check.last_axis("t", t, self.mean.shape[-1], "dimensions")
+        points = t.to(self.mean.dtype).movedim(-2, 0)
+        if t.dim() == 2:
+            points = points.reshape(-1, *[1] * len(self.batch_shape), t.shape[-1])
+        return self.log_prob(points).exp().movedim(0, -1)
+
+
+class Elliptical(Density):
+    """A density that is a function of the Mahalanobis distance to its mean."""
+
+    def __init__(self, mean: Tensor, covariance: Tensor) -> None:
+        """`mean` (..., d) and `covariance` (..., d, d) of the density itself, whatever its family."""
+        _check.floating("mean", mean, min_dims=1)
+        _check.floating("covariance", covariance, min_dims=2)
+        d = mean.shape[-1]
+        if covariance.shape != (*mean.shape, d):
+            expected = f"{(*mean.shape, d)}, as mean has shape {tuple(mean.shape)}"
+            _check.complain("covariance", f"shape {tuple(covariance.shape)}", expected, "Expand one of the two.")
+        _check.finite("mean", mean)
+        _check.covariance("covariance", covariance)
+        dtype = working_dtype(torch.promote_types(mean.dtype, covariance.dtype))
+        self.mean, self.covariance = mean.to(dtype), covariance.to(dtype)
+
+    def _distance(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The squared Mahalanobis distance of `value`, and log det covariance."""
+        inverse, logdet = _small.inverse_and_logdet(self.covariance)
+        offset = value - self.mean
+        return ((offset.unsqueeze(-2) @ inverse).squeeze(-2) * offset).sum(-1), logdet
+
+    def _fits(self, basis: Basis) -> None:
+        if basis.dimensions != self.mean.shape[-1]:
+            d = self.mean.shape[-1]
+            _check.complain("basis", f"a basis in {basis.dimensions} dimensions", f"{d}", "Use on_grid or on_line.")
+
+    def sample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        """Draws, (*sample_shape, ..., d), without gradient."""
+        with torch.no_grad():
+            return self.rsample(sample_shape)
+
+    @abstractmethod
+    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        """Draws that are differentiable in mean and covariance, (*sample_shape, ..., d)."""
+
+    @property
+    @abstractmethod
+    def support(self) -> Interval | Ellipse:
+        """The interval or ellipse outside which the density is zero, in one or two dimensions."""
+
+    def image(self, u: Tensor, scale: float) -> Tensor:
+        """mean + A u with A A^T = scale covariance."""
+        return self.mean + (_small.cholesky(scale * self.covariance) @ u.unsqueeze(-1)).squeeze(-1)
+
+
+class Gaussian(Elliptical):
+    """N(mean, covariance): the map of a quadratic score for alpha = 1, continuous softmax: equation (5.3).
+
+    Differentiable in both parameters. `expect` is closed form with a Gaussian or Fourier basis in any dimension, and
+    chord quadrature with a paraboloid basis.
+
+    >>> density = Gaussian(torch.zeros(3, 2), torch.eye(2).expand(3, 2, 2))
+    >>> density.pdf(torch.zeros(1, 2))[0]
+    tensor([0.1592])
+    """
+
+    @property
+    def support(self) -> Interval | Ellipse:
+        """All of the line or of the plane."""
+        return _support(self.mean, self.covariance, math.inf)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density at `value` (..., d), which broadcasts with the batch."""
+        distance, logdet = self._distance(value)
+        return -0.5 * (distance + logdet + self.mean.shape[-1] * math.log(2 * math.pi))
+
+    def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
+        """r = E[psi(t)]: (..., N)."""
+        self._fits(basis)
+        return basis.under_gaussian(self.mean, self.covariance, chords)
+
+    def entropy(self) -> Tensor:
+        """log det(2 pi e covariance) / 2, (...)."""
+        _, logdet = _small.inverse_and_logdet(self.covariance)
+        return 0.5 * (logdet + self.mean.shape[-1] * math.log(2 * math.pi * math.e))
+
+    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        """Draws that are differentiable in mean and covariance, (*sample_shape, ..., d)."""
+        return self.image(_normal_like(self.mean, sample_shape), 1.0)
+
+
+class BetaGaussian(Elliptical):
+    """The map of a quadratic score for alpha = 2, 3/2 or 4/3: (1 - |u|^2)^p on an ellipse, p = 1/(alpha-1): equation (5.4).
+
+    `mean` and `covariance` are those of the density; `scale` is the Sigma of the score -(t-mu)' Sigma^-1 (t-mu)/2 that it is the
+    map of (Theorem 1, equation (5.6)). Differentiable in both. `expect` is closed form with a Fourier basis, and in one dimension
+    with a Gaussian basis; otherwise chord quadrature, in one and two dimensions.
+
+    >>> BetaGaussian(torch.zeros(1), torch.eye(1), alpha=1.5).support.high.square()      # (d + 2 p + 2) covariance
+    tensor(7.0000)
+    """
+
+    def __init__(self, mean: Tensor, covariance: Tensor, alpha: float) -> None:
+        """`mean` (..., d), `covariance` (..., d, d)."""
+        super().__init__(mean, covariance)
+        self.alpha = alpha
+        self.power = power_of(alpha)
+
+    @property
+    def _ratio(self) -> int:
+        """The squared half axes over the variances."""
+        return self.mean.shape[-1] + 2 * self.power + 2
+
+    @property
+    def scale(self) -> Tensor:
+        """The matrix Sigma of the score function, (..., d, d): equation (5.6)."""
+        d, p = self.mean.shape[-1], self.power
+        _, logdet = _small.inverse_and_logdet(self._ratio * self.covariance)
+        log_radius = (math.log(ball_constant(d, p) * (2 * p) ** p) - 0.5 * logdet) / p
+        return self._ratio * self.covariance / log_radius.exp()[..., None, None]
+
+    @property
+    def support(self) -> Interval | Ellipse:
+        """The interval or ellipse outside which the density is zero."""
+        return _support(self.mean, self.covariance, float(self._ratio))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
+        d = self.mean.shape[-1]
+        distance, logdet = self._distance(value)
+        inside = 1 - distance / self._ratio
+        outside = inside <= 0
+        shape = self.power * inside.masked_fill(outside, 1).log()
+        level = math.log(ball_constant(d, self.power)) - 0.5 * (logdet + d * math.log(self._ratio))
+        return (shape + level).masked_fill(outside, -math.inf)
+
+    def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
+        """r = E[psi(t)]: (..., N)."""
+        self._fits(basis)
+        return basis.under_ball(self.mean, self.covariance, self.power, chords)
+
+    def entropy(self) -> Tensor:
+        """The Shannon entropy, (...): |u|^2 has a beta distribution, whose logarithmic moment is known."""
+        d, p = self.mean.shape[-1], self.power
+        _, logdet = _small.inverse_and_logdet(self._ratio * self.covariance)
+        digamma = torch.digamma(torch.tensor([p + 1.0, p + 1.0 + d / 2], dtype=torch.float64))
+        return 0.5 * logdet - math.log(ball_constant(d, p)) - p * float(digamma[0] - digamma[1])
+
+    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        """Draws that are differentiable in mean and covariance, (*sample_shape, ..., d)."""
+        direction = torch.nn.functional.normalize(_normal_like(self.mean, sample_shape), dim=-1)
+        half, other = direction.new_tensor(self.mean.shape[-1] / 2), direction.new_tensor(self.power + 1.0)
+        radius = torch.distributions.Beta(half, other).sample(direction.shape[:-1]).sqrt()
+        return self.image(direction * radius.unsqueeze(-1), float(self._ratio))
+
+
+class Paraboloid(BetaGaussian):
+    """The truncated paraboloid, alpha = 2, continuous sparsemax: BetaGaussian with p = 1.
+
+    >>> Paraboloid(torch.zeros(2), torch.eye(2)).support.axes
+    tensor([2.4495, 2.4495])
+    """
+
+    def __init__(self, mean: Tensor, covariance: Tensor) -> None:
+        """`mean` (..., d), `covariance` (..., d, d)."""
+        super().__init__(mean, covariance, 2)
+
+
+def power_of(alpha: float) -> int:
+    """p = 1 / (alpha - 1) for the values of alpha above one that have one of the powers 1, 2, 3."""
+    _check.number("alpha", alpha, above=1)
+    power = 1 / (alpha - 1)
+    if round(power) not in (1, 2, 3) or abs(power - round(power)) > 1e-6:
+        _check.complain("alpha", alpha, "2, 3/2 or 4/3 (or 1, the Gaussian)", "Other powers have no closed chords.")
+    return round(power)
+
+
+def _support(mean: Tensor, covariance: Tensor, ratio: float) -> Interval | Ellipse:
+    d = mean.shape[-1]
+    if d == 1:
+        half = covariance[..., 0].sqrt() * math.sqrt(ratio)
+        return Interval((mean - half)[..., 0], (mean + half)[..., 0])
+    if d > 2:
+        _check.complain("support", f"{d} dimensions", "1 or 2", "Take the eigenvectors of covariance instead.")
+    long, short, angle = _small.axes_and_angle(covariance)
+    return Ellipse(mean, torch.stack([long, short], -1) * math.sqrt(ratio), angle)
+
+
+def _normal_like(mean: Tensor, sample_shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(*sample_shape, *mean.shape, dtype=mean.dtype, device=mean.device)

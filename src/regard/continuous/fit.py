@@ -1,0 +1,190 @@
+"""Fitting mixtures to discrete weights, and choosing how many components.
+
+Legend: (...) batch of examples, L locations, K components, S starts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard import _check
+from regard.continuous import em
+from regard.continuous.locations import Locations, as_locations
+from regard.continuous.mixture import Mixture
+from regard.continuous.moments import density_of, prepare
+from regard.maps.simplex import sparsemax
+
+Mixing = Literal["em", "sparsemax"]
+Criterion = Literal["components", "parameters", "aic", "bic"]
+
+
+def fit_mixture(
+    weights: Tensor,
+    locations: Locations | Tensor,
+    components: int = 2,
+    iterations: int = 5,
+    init: Literal["regions", "random"] | Mixture = "regions",
+    *,
+    restarts: int = 1,
+    alpha: float = 1,
+    mixing: Mixing = "em",
+    mask: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Mixture:
+    """A mixture of K densities by weighted EM: equations (5.22) to (5.26).
+
+    `weights` (..., L) are nonnegative and are divided by their sum; `mask` as in `match_moments`. Starts: "regions" (moment
+    matching in halves, quadrants, ...), "random" (means drawn by weight; with `restarts` above one the start with the highest
+    likelihood wins, for each example), or a Mixture. A fixed number of `iterations` is unrolled; the gradient flows through
+    them to the weights. A component that loses its mass keeps a finite mean and covariance, and its gradient fades with it.
+
+    `alpha` other than one turns the components into paraboloids or their relatives with the same moments.
+    `mixing="sparsemax"` replaces the mixing weights by sparsemax of their logarithms: a component with less than about a third
+    of the largest one's mass is dropped, so that the number of modes varies by itself.
+
+    >>> from regard.continuous import line
+    >>> mix = fit_mixture(torch.tensor([[0.5, 0.0, 0.0, 0.5]]), line(4))
+    >>> mix.parts.mean.flatten().tolist(), mix.mixing.tolist()
+    ([0.125, 0.875], [[0.5, 0.5]])
+    """
+    where = as_locations(locations)
+    w = prepare(weights, where, mask)
+    where = where.to(w)
+    _check.count("components", components)
+    _check.count("iterations", iterations, at_least=0)
+    _check.count("restarts", restarts)
+    if restarts > 1 and init != "random":
+        _check.complain("restarts", restarts, 'one, unless init="random"', "There is nothing to draw again.")
+    if isinstance(init, Mixture):
+        start = _given(init, w, components, where.dimensions)
+    else:
+        _check.choice("init", init, ("regions", "random"))
+        _enough(components, where)
+        if init == "regions":
+            start = em.by_regions(w, where, components, _takes_part(w, mask))
+        else:
+            counts = torch.full((restarts,), components, device=w.device)
+            start = em.at_random(w, where, counts, components, generator)
+            start = start.pick(_best(w, start, where, iterations).argmax(0))
+    return _mixture(em.iterate(w, start, where, iterations), alpha, mixing)
+
+
+def select_mixture(
+    weights: Tensor,
+    locations: Locations | Tensor,
+    max_components: int = 5,
+    restarts: int = 3,
+    penalty: float = 0.1,
+    *,
+    criterion: Criterion = "components",
+    iterations: int = 20,
+    alpha: float = 1,
+    mixing: Mixing = "em",
+    mask: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Mixture:
+    """The mixture with the number of components that minimises -2 logL + P(K), for each example: equation (5.27).
+
+    All numbers K up to `max_components`, all restarts and all examples are fitted in one batch, without gradient; the winner
+    of each example is then fitted again from the same start with it. `mix.components` is the K of each example; components
+    beyond it have a mixing weight of zero.
+
+    logL is the weighted likelihood (5.24), the mean over the weights and not a sum over L points, so `penalty` is a price per
+    unit of weight. Criteria: "components", P = penalty K (the thesis); "parameters", P = penalty (K (1 + d (d + 3) / 2) - 1);
+    "aic" and "bic", P = 2 / n or log(n) / n times that number of parameters, with n = (sum w)^2 / sum w^2 the effective number of
+    observations, at least e. With equal weights these are the textbook's, divided by n; they take no `penalty`.
+
+    >>> from regard.continuous import grid
+    >>> w = torch.zeros(1, 14, 14); w[0, 2:4, 2:4] = 1; w[0, 10:12, 9:11] = 1
+    >>> select_mixture(w.flatten(1), grid(14, 14), generator=torch.Generator().manual_seed(0)).components
+    tensor([2])
+    """
+    where = as_locations(locations)
+    w = prepare(weights, where, mask)
+    where = where.to(w)
+    _check.count("max_components", max_components)
+    _check.count("restarts", restarts)
+    _check.count("iterations", iterations, at_least=1)
+    _check.number("penalty", penalty, at_least=0)
+    _check.choice("criterion", criterion, ("components", "parameters", "aic", "bic"))
+    _enough(max_components, where)
+    # One start for K = 1, where EM has one answer.
+    numbers = [1] + [k for k in range(2, max_components + 1) for _ in range(restarts)]
+    counts = torch.tensor(numbers, device=w.device)
+    start = em.at_random(w, where, counts, max_components, generator)
+    score = -2 * _best(w, start, where, iterations)
+    price = _price(w.detach(), counts, where.dimensions, penalty, criterion)
+    # Fits that tie but for rounding go to the smaller K, which comes first.
+    tie = 1e-6 * counts.reshape(-1, *[1] * (w.dim() - 1))
+    chosen = (score + price + tie).argmin(0)
+    return _mixture(em.iterate(w, start.pick(chosen), where, iterations), alpha, mixing)
+
+
+def log_likelihood(
+    mixture: Mixture, weights: Tensor, locations: Locations | Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """The weighted log-likelihood that EM climbs, (...): equation (5.24), of the Gaussian mixture with these moments.
+
+    Each cell counts with the mean of its log-density, and weights are divided by their sum. Differentiable.
+
+    >>> from regard.continuous import line
+    >>> w = torch.tensor([0.7, 0.1, 0.1, 0.1])
+    >>> fits = [fit_mixture(w, line(4), iterations=n) for n in range(4)]
+    >>> [bool(log_likelihood(b, w, line(4)) >= log_likelihood(a, w, line(4))) for a, b in zip(fits, fits[1:])]
+    [True, True, True]
+    """
+    where = as_locations(locations)
+    w = prepare(weights, where, mask)
+    where = where.to(w)
+    return em.likelihood(w, em.log_joint(_components(mixture), where))
+
+
+def _price(w: Tensor, counts: Tensor, dimensions: int, penalty: float, criterion: Criterion) -> Tensor:
+    """P(K) of equation (5.27) for each start, (S, ...)."""
+    k = counts.reshape(-1, *[1] * (w.dim() - 1)).to(w)
+    if criterion == "components":
+        return penalty * k
+    parameters = k * (1 + dimensions * (dimensions + 3) / 2) - 1
+    if criterion == "parameters":
+        return penalty * parameters
+    n = w.square().sum(-1).clamp_min(torch.finfo(w.dtype).tiny).reciprocal().clamp_min(math.e)
+    return parameters * (2 / n if criterion == "aic" else n.log() / n)
+
+
+def _best(w: Tensor, start: em.Components, where: Locations, iterations: int) -> Tensor:
+    """The likelihood that each start arrives at, (S, ...)."""
+    with torch.no_grad():
+        return em.likelihood(w, em.log_joint(em.iterate(w, start, where, iterations), where))
+
+
+def _mixture(state: em.Components, alpha: float, mixing: Mixing) -> Mixture:
+    _check.choice("mixing", mixing, ("em", "sparsemax"))
+    share = state.log_mixing.softmax(-1) if mixing == "em" else sparsemax(state.log_mixing)
+    return Mixture(share, density_of(state.mean, state.covariance, alpha))
+
+
+def _components(mixture: Mixture) -> em.Components:
+    absent = mixture.mixing == 0
+    logs = mixture.mixing.masked_fill(absent, 1).log().masked_fill(absent, em.ABSENT)
+    return em.Components(logs, mixture.parts.mean, mixture.parts.covariance)
+
+
+def _given(init: Mixture, w: Tensor, components: int, dimensions: int) -> em.Components:
+    expected = (*w.shape[:-1], components, dimensions)
+    if init.parts.mean.shape != expected:
+        got = f"a mixture with means of shape {tuple(init.parts.mean.shape)}"
+        _check.complain("init", got, f"{expected}: batch, components, dimensions", "Expand it.")
+    return em.Components(*(x.to(w) for x in _components(init)))
+
+
+def _takes_part(w: Tensor, mask: Tensor | None) -> Tensor:
+    return torch.ones_like(w) if mask is None else mask.to(w).expand_as(w)
+
+
+def _enough(components: int, where: Locations) -> None:
+    if components > len(where):
+        _check.complain("components", components, f"at most {len(where)}, the locations", "Ask for fewer.")

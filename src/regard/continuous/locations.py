@@ -1,0 +1,143 @@
+"""Where the values sit: one object serves moments, ridge regression and pictures.
+
+Shapes: L locations, d dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard import _check
+
+Placement = Literal["centre", "corner"]
+
+
+@dataclass(frozen=True, eq=False)
+class Locations:
+    """L points of R^d, and the size of the cell that each one stands for.
+
+    `points` (L, d); `cell` (d,) holds the sides of a cell, zero for bare points; `shape` is the number of cells along
+    each axis of the array of values, (height, width) for a grid and (length,) for a line, and None for scattered points.
+    On a grid a point is (x, y), x to the right and y down, and cells are numbered row by row, as `values.flatten(1, 2)`
+    of a (batch, height, width, channels) array does.
+
+    Locations hold no gradient. Bare points in [0, 1]^2, say centres of detected boxes, are made like this:
+
+    >>> Locations(torch.tensor([[0.2, 0.3], [0.9, 0.5], [0.4, 0.4]])).points.shape
+    torch.Size([3, 2])
+    """
+
+    points: Tensor
+    cell: Tensor | None = None
+    shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the shapes; without cell sizes a location is a bare point."""
+        _check.floating("points", self.points, min_dims=2)
+        if self.points.dim() != 2 or 0 in self.points.shape:
+            _check.complain("points", f"shape {tuple(self.points.shape)}", "(L, d), not empty", "One row per location.")
+        _check.finite("points", self.points)
+        if self.cell is None:
+            object.__setattr__(self, "cell", self.points.new_zeros(self.dimensions))
+        _check.nonnegative("cell", self.sides)
+        if self.sides.shape != (self.dimensions,):
+            _check.complain("cell", f"shape {tuple(self.sides.shape)}", f"({self.dimensions},)", "One side per axis.")
+
+    def __len__(self) -> int:
+        """How many locations there are."""
+        return self.points.shape[0]
+
+    @property
+    def dimensions(self) -> int:
+        """The dimension d of the space."""
+        return self.points.shape[1]
+
+    @property
+    def sides(self) -> Tensor:
+        """The sides of a cell, (d,)."""
+        assert self.cell is not None
+        return self.cell
+
+    @property
+    def within(self) -> Tensor:
+        """The variance inside a cell, diag(side^2) / 12, (d, d): equation (5.2).
+
+        A bare point gets the square of the smallest distance that the dtype tells apart, so that one-hot weights on points
+        are not singular either.
+        """
+        extent = (self.points.amax(0) - self.points.amin(0)).square()
+        least = torch.finfo(self.points.dtype).eps * torch.where(extent > 0, extent, 1)
+        return torch.diag(torch.maximum(self.sides.square() / 12, least))
+
+    def to(self, like: Tensor) -> Locations:
+        """The same locations on the device and in the dtype of `like`, or in float32 when that is a half type."""
+        dtype = working_dtype(like.dtype)
+        if self.points.dtype == dtype and self.points.device == like.device:
+            return self
+        with _check.checks(False):
+            return Locations(self.points.to(like.device, dtype), self.sides.to(like.device, dtype), self.shape)
+
+    def padded(self) -> tuple[Locations, Tensor]:
+        """A box of twice the side with this one in its middle, and a mask (L',) that is True for the cells of this one.
+
+        Half the cells again, rounded up, are added on each side, at the same spacing.
+        """
+        if self.shape is None:
+            _check.complain("padding", "scattered points", "a grid or a line", "Use padding=False, or grid(h, w).")
+        margins = [(n + 1) // 2 for n in self.shape]
+        steps = [torch.arange(-m, n + m, device=self.points.device) for n, m in zip(self.shape, margins, strict=True)]
+        inside = [(s >= 0) & (s < n) for s, n in zip(steps, self.shape, strict=True)]
+        real = torch.cartesian_prod(*inside).reshape(-1, len(steps)).all(-1)
+        # An array axis counts rows before columns; a point gives x before y.
+        index = torch.cartesian_prod(*steps).reshape(-1, len(steps)).flip(-1)
+        return Locations(self.points[0] + index * self.sides, self.sides, tuple(map(len, steps))), real
+
+
+def grid(height: int, width: int, *, at: Placement = "centre") -> Locations:
+    """The height x width cells of the unit square.
+
+    Each cell sits at its centre, ((i + 1/2) / width, (j + 1/2) / height), or `at="corner"`, at (i / width, j / height):
+    the l / sqrt(L) of the thesis. Not differentiable.
+
+    >>> cells = grid(2, 4)
+    >>> len(cells), cells.points[0].tolist(), cells.sides.tolist()
+    (8, [0.125, 0.25], [0.25, 0.5])
+    """
+    return _cells((_check.count("height", height), _check.count("width", width)), at)
+
+
+def line(length: int, *, at: Placement = "centre") -> Locations:
+    """The unit interval cut into `length` cells: words of a sentence, frames of a sound.
+
+    As `grid`, in one dimension.
+
+    >>> line(4).points.flatten().tolist()
+    [0.125, 0.375, 0.625, 0.875]
+    """
+    return _cells((_check.count("length", length),), at)
+
+
+def _cells(shape: tuple[int, ...], at: Placement) -> Locations:
+    _check.choice("at", at, ("centre", "corner"))
+    shift = 0.5 if at == "centre" else 0.0
+    axes = [(torch.arange(n, dtype=torch.float64) + shift) / n for n in shape]
+    points = torch.cartesian_prod(*axes).reshape(-1, len(shape)).flip(-1)
+    sides = torch.tensor([1 / n for n in reversed(shape)], dtype=torch.float64)
+    return Locations(points, sides, shape)
+
+
+def as_locations(locations: Locations | Tensor) -> Locations:
+    """Take an (L, d) tensor for bare points."""
+    if isinstance(locations, Locations):
+        return locations
+    _check.floating("locations", locations)
+    return Locations(locations)
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: half types are computed in float32."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
