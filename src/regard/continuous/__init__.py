@@ -1,6 +1,7 @@
 """Continuous attention: densities instead of weights.
 
-A map on R^d turns a quadratic score into a density; the context is the expectation of a continuous value function under it.
+A map on R^d turns a quadratic score into a density; the context is the expectation of a continuous value function under
+it.
 
     cells   = grid(14, 14)
     basis   = GaussianBasis.on_grid(10, 10)

@@ -70,7 +70,7 @@ def transform(rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 def congruence(middle: Tensor, matrix: Tensor) -> Tensor:
-    """matrix^T middle matrix for middle (..., N, d, d) and matrix (..., N or 1, d, d), as one product by a Kronecker square."""
+    """matrix' middle matrix, for middle (..., N, d, d) and matrix (..., N or 1, d, d), by a Kronecker square."""
     d = matrix.shape[-1]
     square = (matrix[..., :, None, :, None] * matrix[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
     return transform(middle.flatten(-2), square).unflatten(-1, (d, d))

@@ -19,7 +19,7 @@ from regard.continuous.ridge import PENALTY, ridge
 
 
 class Attended(NamedTuple):
-    """The context (..., D), the density it is an expectation under, and the effective weight (..., L) of each location."""
+    """The context (..., D), the density it is an expectation under, and the effective weights (..., L)."""
 
     context: Tensor
     density: Density
@@ -45,15 +45,15 @@ def continuous_attention(
 ) -> Attended:
     """The expectation of a continuous value function under a density fitted to discrete weights: equation (5.28).
 
-    c = H (G r) with r = E_p[psi]: `values` H (..., L, D), `weights` (..., L), or (..., Q, L) for Q queries on the same values.
-    The density is `match_moments(weights, locations, alpha)`, or with more `components` `fit_mixture` with these `iterations`,
-    `init` and `mixing`. G is `ridge(locations, basis, penalty, padding)`, or the `operator` (L, N) if you keep it yourself, in a
-    module's buffer say. B = H G is never formed: the effective weights w = G r say what each location contributed (they may be
-    negative, and need not sum to one).
+    c = H (G r) with r = E_p[psi]: `values` H (..., L, D), `weights` (..., L), or (..., Q, L) for Q queries on the same
+    values. The density is `match_moments(weights, locations, alpha)`, or with more `components` `fit_mixture` with
+    these `iterations`, `init` and `mixing`. G is `ridge(locations, basis, penalty, padding)`, or the `operator` (L, N)
+    if you keep it yourself, in a module's buffer say. B = H G is never formed: the effective weights w = G r say what
+    each location contributed (they may be negative, and need not sum to one).
 
-    `mask` (broadcasts to weights), True = takes part: masked locations enter neither the density nor the regression, and
-    a row without any location has a context of zero. Differentiable in values and weights. Half-precision weights are
-    worked with in float32, and the results come in the dtypes of values and weights.
+    `mask` (broadcasts to weights), True = takes part: masked locations enter neither the density nor the regression,
+    and a row without any location has a context of zero. Differentiable in values and weights. Half-precision weights
+    are worked with in float32, and the results come in the dtypes of values and weights.
 
     >>> import torch
     >>> from regard import continuous as C
@@ -76,10 +76,7 @@ def continuous_attention(
     elif (penalty, padding) != (PENALTY, False):
         _check.complain("operator", "penalty or padding beside it", "one or the other", "Pass them to ridge.")
     operator = operator.to(r)
-    if operator.dim() == 2:
-        effective = r @ operator.mT
-    else:
-        effective = (operator @ r.unsqueeze(-1)).squeeze(-1)
+    effective = r @ operator.mT if operator.dim() == 2 else (operator @ r.unsqueeze(-1)).squeeze(-1)
     if mask is not None:
         effective = effective.masked_fill(~mask, 0)
     effective = effective.to(weights.dtype)

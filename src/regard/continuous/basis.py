@@ -1,7 +1,7 @@
 """Basis functions psi_1 ... psi_N of the value function V(t) = B psi(t): what every basis can do.
 
-A basis evaluates itself, and knows its expectation under the two kinds of density: `under_gaussian` and `under_ball` (the
-image of (1 - |u|^2)^p on the unit ball). Another basis is another class with these methods.
+A basis evaluates itself, and knows its expectation under the two kinds of density: `under_gaussian` and `under_ball`
+(the image of (1 - |u|^2)^p on the unit ball). Another basis is another class with these methods.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The characteristic function of a truncated paraboloid, and of its flatter relatives: a Bessel function, differentiable.
+"""The characteristic function of a truncated paraboloid and of its relatives: a Bessel function, differentiable.
 
 torch has J_0 and J_1, and no gradient for them. Everything here is in terms of
 
-    Lambda_n(z) = Gamma(n + 1) (2 / kappa)^n J_n(kappa),   z = kappa^2,                                        (5.12)
+    Lambda_n(z) = Gamma(n + 1) (2 / kappa)^n J_n(kappa),   z = kappa^2,                                        (5.19)
 
 which is one at zero, smooth in z, and closed under differentiation.
 """
@@ -22,10 +22,10 @@ _HAND_OVER = {torch.float32: (6.0, 24), torch.float64: (14.0, 50)}
 
 
 def normalised_bessel(z: Tensor, order: float) -> Tensor:
-    """Lambda_n(z) of equation (5.12) for an order n = 0, 1/2, 1, 3/2, ...
+    """Lambda_n(z) of equation (5.19) for an order n = 0, 1/2, 1, 3/2, ...
 
-    `z` (...) >= 0 -> (...). Differentiable as often as one likes, in closed form: dLambda_n / dz = -Lambda_(n+1) / (4 (n + 1)).
-    There is no singularity at z = 0.
+    `z` (...) >= 0 -> (...). Differentiable as often as one likes, in closed form: dLambda_n / dz = -Lambda_(n+1) / (4
+    (n + 1)). There is no singularity at z = 0.
 
     >>> normalised_bessel(torch.tensor([0.0, 1.0]), 0.5)          # sin(kappa) / kappa
     tensor([1.0000, 0.8415])
@@ -77,7 +77,7 @@ def _recurrence(z: Tensor, order: float) -> Tensor:
 
 
 def _hankel(kappa: Tensor, order: int) -> Tensor:
-    """J_0 or J_1 of a large argument: sqrt(2 / (pi kappa)) (P cos(chi) - Q sin(chi)), chi = kappa - (2 n + 1) pi / 4."""
+    """J_n, n = 0 or 1, far out: sqrt(2 / (pi kappa)) (P cos(chi) - Q sin(chi)), chi = kappa - (2 n + 1) pi / 4."""
     if kappa.dtype == torch.float32:
         return torch.special.bessel_j0(kappa) if order == 0 else torch.special.bessel_j1(kappa)
     term = torch.ones_like(kappa)

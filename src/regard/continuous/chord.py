@@ -1,8 +1,9 @@
-"""Integrals of a Gaussian times (h^2 - x^2)^n along a chord of half-length h: closed form, and a series for short chords.
+"""Integrals of a Gaussian times (h^2 - x^2)^n along a chord: closed form, and a series for short chords.
 
 With phi the standard normal density and delta the middle of the chord, all in standard deviations of the Gaussian:
 
-    D_n = int_-h^h (h^2 - x^2)^n phi(delta + x) dx,   Y_n = -dD_n / d delta,   Z_n = d^2 D_n / d delta^2.          (5.14)
+    D_n = int_-h^h (h^2 - x^2)^n phi(delta + x) dx,   Y_n = -dD_n / d delta,   Z_n = d^2 D_n / d delta^2.
+    (5.14)
 
 Here they are divided by h^(2n+1), which keeps them finite for every h.
 """
@@ -55,7 +56,7 @@ def closed_form(delta: Tensor, h: Tensor, p: int, q: int) -> ChordIntegrals:
 
 
 def series(delta: Tensor, h: Tensor, p: int, q: int) -> ChordIntegrals:
-    """The same by Taylor's series of the Gaussian around the middle of the chord, for h up to SHORT: equation (5.16)."""
+    """The same by Taylor's series around the middle of the chord, for h up to SHORT: equation (5.16)."""
     # Beyond 13 standard deviations the density is zero in either precision, and Hermite polynomials are not.
     delta = delta.clamp(-13, 13)
     square = h * h

@@ -67,7 +67,7 @@ class Density(ABC):
 
     @abstractmethod
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
+        """The log-density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
 
     @abstractmethod
     def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
@@ -154,7 +154,7 @@ class Gaussian(Elliptical):
         return _support(self.mean, self.covariance, math.inf)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the density at `value` (..., d), which broadcasts with the batch."""
+        """The log-density at `value` (..., d), which broadcasts with the batch."""
         distance, logdet = self._distance(value)
         return -0.5 * (distance + logdet + self.mean.shape[-1] * math.log(2 * math.pi))
 
@@ -174,11 +174,11 @@ class Gaussian(Elliptical):
 
 
 class BetaGaussian(Elliptical):
-    """The map of a quadratic score for alpha = 2, 3/2 or 4/3: (1 - |u|^2)^p on an ellipse, p = 1/(alpha-1): equation (5.4).
+    """(1 - |u|^2)^p on an ellipse, p = 1/(alpha-1): the map of a quadratic score for alpha = 2, 3/2 or 4/3 (5.4).
 
-    `mean` and `covariance` are those of the density; `scale` is the Sigma of the score -(t-mu)' Sigma^-1 (t-mu)/2 that it is the
-    map of (Theorem 1, equation (5.6)). Differentiable in both. `expect` is closed form with a Fourier basis, and in one dimension
-    with a Gaussian basis; otherwise chord quadrature, in one and two dimensions.
+    `mean` and `covariance` are those of the density; `scale` is the Sigma of the score -(t-mu)' Sigma^-1 (t-mu)/2 that
+    it is the map of (Theorem 1, equation (5.6)). Differentiable in both. `expect` is closed form with a Fourier basis,
+    and in one dimension with a Gaussian basis; otherwise chord quadrature, in one and two dimensions.
 
     >>> BetaGaussian(torch.zeros(1), torch.eye(1), alpha=1.5).support.high.square()      # (d + 2 p + 2) covariance
     tensor(7.0000)
@@ -209,7 +209,7 @@ class BetaGaussian(Elliptical):
         return _support(self.mean, self.covariance, float(self._ratio))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
+        """The log-density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
         d = self.mean.shape[-1]
         distance, logdet = self._distance(value)
         inside = 1 - distance / self._ratio

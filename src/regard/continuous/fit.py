@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard import _check
 from regard.continuous import em
-from regard.continuous.locations import Locations, as_locations
+from regard.continuous.locations import Locations, as_locations, working_dtype
 from regard.continuous.mixture import Mixture
 from regard.continuous.moments import density_of, prepare
 from regard.maps.simplex import sparsemax
@@ -37,14 +37,15 @@ def fit_mixture(
 ) -> Mixture:
     """A mixture of K densities by weighted EM: equations (5.22) to (5.26).
 
-    `weights` (..., L) are nonnegative and are divided by their sum; `mask` as in `match_moments`. Starts: "regions" (moment
-    matching in halves, quadrants, ...), "random" (means drawn by weight; with `restarts` above one the start with the highest
-    likelihood wins, for each example), or a Mixture. A fixed number of `iterations` is unrolled; the gradient flows through
-    them to the weights. A component that loses its mass keeps a finite mean and covariance, and its gradient fades with it.
+    `weights` (..., L) are nonnegative and are divided by their sum; `mask` as in `match_moments`. Starts: "regions"
+    (moment matching in halves, quadrants, ...), "random" (means drawn by weight; with `restarts` above one the start
+    with the highest likelihood wins, for each example), or a Mixture. A fixed number of `iterations` is unrolled; the
+    gradient flows through them to the weights. A component that loses its mass keeps a finite mean and covariance, and
+    its gradient fades with it.
 
     `alpha` other than one turns the components into paraboloids or their relatives with the same moments.
-    `mixing="sparsemax"` replaces the mixing weights by sparsemax of their logarithms: a component with less than about a third
-    of the largest one's mass is dropped, so that the number of modes varies by itself.
+    `mixing="sparsemax"` replaces the mixing weights by sparsemax of their logarithms: a component with less than about
+    a third of the largest one's mass is dropped, so that the number of modes varies by itself.
 
     >>> from regard.continuous import line
     >>> mix = fit_mixture(torch.tensor([[0.5, 0.0, 0.0, 0.5]]), line(4))
@@ -52,7 +53,7 @@ def fit_mixture(
     ([0.125, 0.875], [[0.5, 0.5]])
     """
     where = as_locations(locations)
-    w = prepare(weights, where, mask)
+    w = prepare(weights, where, mask).double()
     where = where.to(w)
     _check.count("components", components)
     _check.count("iterations", iterations, at_least=0)
@@ -70,7 +71,7 @@ def fit_mixture(
             counts = torch.full((restarts,), components, device=w.device)
             start = em.at_random(w, where, counts, components, generator)
             start = start.pick(_best(w, start, where, iterations).argmax(0))
-    return _mixture(em.iterate(w, start, where, iterations), alpha, mixing)
+    return _mixture(em.iterate(w, start, where, iterations), alpha, mixing, weights.dtype)
 
 
 def select_mixture(
@@ -89,14 +90,15 @@ def select_mixture(
 ) -> Mixture:
     """The mixture with the number of components that minimises -2 logL + P(K), for each example: equation (5.27).
 
-    All numbers K up to `max_components`, all restarts and all examples are fitted in one batch, without gradient; the winner
-    of each example is then fitted again from the same start with it. `mix.components` is the K of each example; components
-    beyond it have a mixing weight of zero.
+    All numbers K up to `max_components`, all restarts and all examples are fitted in one batch, without gradient; the
+    winner of each example is then fitted again from the same start with it. `mix.components` is the K of each example;
+    components beyond it have a mixing weight of zero.
 
-    logL is the weighted likelihood (5.24), the mean over the weights and not a sum over L points, so `penalty` is a price per
-    unit of weight. Criteria: "components", P = penalty K (the thesis); "parameters", P = penalty (K (1 + d (d + 3) / 2) - 1);
-    "aic" and "bic", P = 2 / n or log(n) / n times that number of parameters, with n = (sum w)^2 / sum w^2 the effective number of
-    observations, at least e. With equal weights these are the textbook's, divided by n; they take no `penalty`.
+    logL is the weighted likelihood (5.24), the mean over the weights and not a sum over L points, so `penalty` is a
+    price per unit of weight. Criteria: "components", P = penalty K (the thesis); "parameters", P = penalty (K (1 + d (d
+    + 3) / 2) - 1); "aic" and "bic", P = 2 / n or log(n) / n times that number of parameters, with n = (sum w)^2 / sum
+    w^2 the effective number of observations, at least e. With equal weights these are the textbook's, divided by n;
+    they take no `penalty`.
 
     >>> from regard.continuous import grid
     >>> w = torch.zeros(1, 14, 14); w[0, 2:4, 2:4] = 1; w[0, 10:12, 9:11] = 1
@@ -104,7 +106,7 @@ def select_mixture(
     tensor([2])
     """
     where = as_locations(locations)
-    w = prepare(weights, where, mask)
+    w = prepare(weights, where, mask).double()
     where = where.to(w)
     _check.count("max_components", max_components)
     _check.count("restarts", restarts)
@@ -121,7 +123,7 @@ def select_mixture(
     # Fits that tie but for rounding go to the smaller K, which comes first.
     tie = 1e-6 * counts.reshape(-1, *[1] * (w.dim() - 1))
     chosen = (score + price + tie).argmin(0)
-    return _mixture(em.iterate(w, start.pick(chosen), where, iterations), alpha, mixing)
+    return _mixture(em.iterate(w, start.pick(chosen), where, iterations), alpha, mixing, weights.dtype)
 
 
 def log_likelihood(
@@ -138,9 +140,10 @@ def log_likelihood(
     [True, True, True]
     """
     where = as_locations(locations)
-    w = prepare(weights, where, mask)
+    w = prepare(weights, where, mask).double()
     where = where.to(w)
-    return em.likelihood(w, em.log_joint(_components(mixture), where))
+    state = em.Components(*(x.double() for x in _components(mixture)))
+    return em.likelihood(w, em.log_joint(state, where)).to(mixture.mean.dtype)
 
 
 def _price(w: Tensor, counts: Tensor, dimensions: int, penalty: float, criterion: Criterion) -> Tensor:
@@ -161,10 +164,11 @@ def _best(w: Tensor, start: em.Components, where: Locations, iterations: int) ->
         return em.likelihood(w, em.log_joint(em.iterate(w, start, where, iterations), where))
 
 
-def _mixture(state: em.Components, alpha: float, mixing: Mixing) -> Mixture:
+def _mixture(state: em.Components, alpha: float, mixing: Mixing, dtype: torch.dtype) -> Mixture:
     _check.choice("mixing", mixing, ("em", "sparsemax"))
     share = state.log_mixing.softmax(-1) if mixing == "em" else sparsemax(state.log_mixing)
-    return Mixture(share, density_of(state.mean, state.covariance, alpha))
+    dtype = working_dtype(dtype)
+    return Mixture(share.to(dtype), density_of(state.mean.to(dtype), state.covariance.to(dtype), alpha))
 
 
 def _components(mixture: Mixture) -> em.Components:

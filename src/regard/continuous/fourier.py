@@ -19,10 +19,11 @@ from regard.continuous.bessel import normalised_bessel
 class FourierBasis(Basis):
     """psi_k(t) = prod_i c(k_i) cos(pi k_i t_i), c(0) = 1 and c(k) = sqrt(2) otherwise: equation (5.12).
 
-    `numbers` (N, d) holds the k_i, usually whole numbers. The functions are orthonormal on the unit box, and on the centres of a
-    grid with more cells than frequencies, so ridge regression needs no solve. Outside the box they mirror it. A product of
-    cosines is a mean of cosines of sums, so the expectation is a characteristic function: exp(-w' S w / 2) under a Gaussian,
-    a Bessel function under a truncated density (5.19). Differentiable in mean and covariance, as often as wanted.
+    `numbers` (N, d) holds the k_i, usually whole numbers. The functions are orthonormal on the unit box, and on the
+    centres of a grid with more cells than frequencies, so ridge regression needs no solve. Outside the box they mirror
+    it. A product of cosines is a mean of cosines of sums, so the expectation is a characteristic function: exp(-w' S w
+    / 2) under a Gaussian, a Bessel function under a truncated density (5.19). Differentiable in mean and covariance, as
+    often as wanted.
 
     >>> basis = FourierBasis.on_grid(10, 10)
     >>> len(basis), basis(torch.rand(5, 2)).shape

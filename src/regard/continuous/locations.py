@@ -13,6 +13,9 @@ from torch import Tensor
 
 from regard import _check
 
+# Relative to the squared extent of all points.
+_LEAST = {torch.float32: 1e-7, torch.float64: 1e-14}
+
 Placement = Literal["centre", "corner"]
 
 
@@ -21,9 +24,9 @@ class Locations:
     """L points of R^d, and the size of the cell that each one stands for.
 
     `points` (L, d); `cell` (d,) holds the sides of a cell, zero for bare points; `shape` is the number of cells along
-    each axis of the array of values, (height, width) for a grid and (length,) for a line, and None for scattered points.
-    On a grid a point is (x, y), x to the right and y down, and cells are numbered row by row, as `values.flatten(1, 2)`
-    of a (batch, height, width, channels) array does.
+    each axis of the array of values, (height, width) for a grid and (length,) for a line, and None for scattered
+    points. On a grid a point is (x, y), x to the right and y down, and cells are numbered row by row, as
+    `values.flatten(1, 2)` of a (batch, height, width, channels) array does.
 
     Locations hold no gradient. Bare points in [0, 1]^2, say centres of detected boxes, are made like this:
 
@@ -66,11 +69,11 @@ class Locations:
     def within(self) -> Tensor:
         """The variance inside a cell, diag(side^2) / 12, (d, d): equation (5.2).
 
-        A bare point gets the square of the smallest distance that the dtype tells apart, so that one-hot weights on points
-        are not singular either.
+        A bare point gets the smallest variance that is told from rounding, so that one-hot weights on points are not
+        singular either.
         """
         extent = (self.points.amax(0) - self.points.amin(0)).square()
-        least = torch.finfo(self.points.dtype).eps * torch.where(extent > 0, extent, 1)
+        least = _LEAST[self.points.dtype] * torch.where(extent > 0, extent, 1)
         return torch.diag(torch.maximum(self.sides.square() / 12, least))
 
     def to(self, like: Tensor) -> Locations:

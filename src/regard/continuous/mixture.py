@@ -19,8 +19,8 @@ from regard.continuous.quadrature import gauss_legendre
 class Mixture(Density):
     """p(t) = sum_k pi_k p_k(t): equation (5.22).
 
-    `mixing` (..., K) sums to one; `parts` is a batch (..., K) of Gaussians, paraboloids or their relatives. A component with a
-    mixing weight of exactly zero, as sparsemax gives, does not take part. Differentiable in both.
+    `mixing` (..., K) sums to one; `parts` is a batch (..., K) of Gaussians, paraboloids or their relatives. A component
+    with a mixing weight of exactly zero, as sparsemax gives, does not take part. Differentiable in both.
 
     >>> from regard.continuous import Gaussian
     >>> two = Gaussian(torch.tensor([[0.0], [4.0]]), torch.ones(2, 1, 1))
@@ -57,7 +57,7 @@ class Mixture(Density):
         return self.parts.support
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
+        """The log-density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
         absent = self.mixing == 0
         logs = self.mixing.masked_fill(absent, 1).log().masked_fill(absent, -math.inf)
         terms = logs + self.parts.log_prob(value.unsqueeze(-2))

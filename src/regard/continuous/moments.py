@@ -42,10 +42,10 @@ def match_moments(
 ) -> Elliptical:
     """The density of family `alpha` with the mean and covariance of discrete weights: equation (5.2), Algorithm 2.
 
-    The weights (..., L) are nonnegative; they are divided by their sum. `mask` (broadcasts to weights), True = takes part.
-    The variance inside a cell is added, so that the covariance is that of the piecewise constant density and one-hot weights
-    are no special case. Returns a batch (...) of densities, differentiable in the weights. A row without any weight gets the
-    mean zero and the variance of one cell.
+    The weights (..., L) are nonnegative; they are divided by their sum. `mask` (broadcasts to weights), True = takes
+    part. The variance inside a cell is added, so that the covariance is that of the piecewise constant density and
+    one-hot weights are no special case. Returns a batch (...) of densities, differentiable in the weights. A row
+    without any weight gets the mean zero and the variance of one cell.
 
     >>> from regard.continuous import grid
     >>> match_moments(torch.full((1, 16), 1 / 16), grid(4, 4)).variance       # uniform on the unit square: 1/12
@@ -68,8 +68,9 @@ def moments(w: Tensor, where: Locations) -> tuple[Tensor, Tensor]:
 def from_canonical(linear: Tensor, quadratic: Tensor, alpha: float = 1) -> Elliptical:
     """The map of the score f(t) = linear . t + t' quadratic t: equations (5.3), (5.4) and (5.6).
 
-    `linear` = Sigma^-1 mu (..., d) and `quadratic` = -Sigma^-1 / 2 (..., d, d), symmetric and negative definite. Differentiable
-    in both. Peaked densities lose digits in this parametrisation: prefer `match_moments` or `from_cholesky`.
+    `linear` = Sigma^-1 mu (..., d) and `quadratic` = -Sigma^-1 / 2 (..., d, d), symmetric and negative definite.
+    Differentiable in both. Peaked densities lose digits in this parametrisation: prefer `match_moments` or
+    `from_cholesky`.
 
     >>> from_canonical(torch.zeros(1), -torch.eye(1) / 2).covariance
     tensor([[1.]])
@@ -88,10 +89,11 @@ def from_canonical(linear: Tensor, quadratic: Tensor, alpha: float = 1) -> Ellip
 
 
 def from_cholesky(mean: Tensor, factor: Tensor, alpha: float = 1, floor: float = 0.0) -> Elliptical:
-    """The density with that mean and covariance L L' + floor I, L the lower triangle of `factor`: what a network can predict.
+    """The density with that mean and covariance L L' + floor I, L the lower triangle of `factor`.
 
-    `mean` (..., d), `factor` (..., d, d), of which the upper triangle is ignored and the diagonal may have any sign; a positive
-    `floor` keeps the covariance regular whatever the network says. Differentiable in both tensors.
+    This is what a network can predict freely. `mean` (..., d), `factor` (..., d, d), of which the upper triangle is
+    ignored and the diagonal may have any sign; a positive `floor` keeps the covariance regular whatever the network
+    says. Differentiable in both tensors.
 
     >>> from_cholesky(torch.zeros(2), torch.tensor([[2.0, 0.0], [1.0, 1.0]])).covariance
     tensor([[4., 2.],

@@ -18,10 +18,11 @@ _NODES = {torch.float32: 24, torch.float64: 48}
 def ellipse_ellipse(offset: Tensor, ellipse: Tensor, basis: Tensor, p: int, chords: int | None) -> Moments:
     """r = E_p[psi], dr/dmean and dr/dcovariance for psi a normalised truncated paraboloid: equation (5.17).
 
-    `offset` (..., N, d) is the mean of the density less the centre of psi; `ellipse` (..., 1, d, d) the covariance of the
-    density and `basis` (N or 1, d, d) that of psi. Returns (..., N), (..., N, d), (..., N, d, d). Along a chord the integrand is
-    a polynomial and a few Gauss-Legendre nodes are exact; across, it has kinks of high order where the two ellipses
-    cross, so the error falls like a power of the number of chords: below 1e-6 of the largest value by default in float64.
+    `offset` (..., N, d) is the mean of the density less the centre of psi; `ellipse` (..., 1, d, d) the covariance of
+    the density and `basis` (N or 1, d, d) that of psi. Returns (..., N), (..., N, d), (..., N, d, d). Along a chord the
+    integrand is a polynomial and a few Gauss-Legendre nodes are exact; across, it has kinks of high order where the two
+    ellipses cross, so the error falls like a power of the number of chords: below 1e-6 of the largest value by default
+    in float64.
     """
     d = offset.shape[-1]
     k = d + 2 * p + 2
@@ -43,7 +44,7 @@ def ellipse_ellipse(offset: Tensor, ellipse: Tensor, basis: Tensor, p: int, chor
 
 
 def _nodes(to_z: Tensor, e: Tensor, p: int, chords: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Points u, z (..., N, Q, R, d) of the overlap and their weights (..., N, Q, R), the density's polynomial included."""
+    """Points u, z (..., N, Q, R, d) of the overlap and their weights (..., N, Q, R), with the density in them."""
     x, w = gauss_legendre(p + 3, e)
     if e.shape[-1] == 1:
         slope, shift = to_z[..., 0, 0], e[..., 0]

@@ -27,7 +27,7 @@ class RadialBasis(Basis):
     """Centres (N, d) and the covariance of each bump, shared or not."""
 
     def __init__(self, centres: Tensor, covariance: float | Tensor) -> None:
-        """`covariance` is a number (isotropic), (d,) (diagonal), (d, d) (full), or (N, d) or (N, d, d), one per function."""
+        """`covariance`: a number (isotropic), (d,) (diagonal), (d, d) (full), or (N, d), (N, d, d), one per function."""
         _check.floating("centres", centres)
         if centres.dim() != 2 or 0 in centres.shape:
             _check.complain("centres", f"shape {tuple(centres.shape)}", "(N, d), not empty", "One row per function.")
@@ -98,7 +98,8 @@ class GaussianBasis(RadialBasis):
     """psi_j(t) = N(t; m_j, S_j): equation (5.8).
 
     Expectations are closed form under a Gaussian in any dimension (5.9), and under a paraboloid in one (5.14); under a
-    paraboloid in two dimensions they are chord quadrature (5.13). Differentiable in the mean and covariance of the density.
+    paraboloid in two dimensions they are chord quadrature (5.13). Differentiable in the mean and covariance of the
+    density.
 
     >>> basis = GaussianBasis.on_grid(10, 10, variance=1e-3)
     >>> len(basis), basis(torch.rand(5, 2)).shape
@@ -137,8 +138,9 @@ class GaussianBasis(RadialBasis):
 class ParaboloidBasis(RadialBasis):
     """psi_j(t) = TP(t; m_j) with covariance S_j, a truncated paraboloid: equation (5.10).
 
-    It is zero outside an ellipse, so a density only meets the functions near it. Expectations are chord quadrature, under a
-    Gaussian by exchanging roles (5.13), under a paraboloid over the overlap of two ellipses (5.17); in one and two dimensions.
+    It is zero outside an ellipse, so a density only meets the functions near it. Expectations are chord quadrature,
+    under a Gaussian by exchanging roles (5.13), under a paraboloid over the overlap of two ellipses (5.17); in one and
+    two dimensions.
 
     >>> ParaboloidBasis.on_line(3, variance=0.01)(torch.tensor([[0.5]])).argmax().item()
     1

@@ -28,13 +28,14 @@ def ridge(
 ) -> Tensor:
     """The operator G (L, N) of multivariate ridge regression, B = H G: equation (5.20), Algorithm 1.
 
-    G = F' (F F' + penalty I)^-1 with F (N, L) the basis at the locations. Never multiply H by it: the context is c = H (G r).
-    With `padding` the image is surrounded by zeros, a box of twice the side, and G keeps the rows of the real cells. With
-    a `mask` (..., L), True = takes part, each example has its own operator (..., L, N) that never sees the padding cells.
+    G = F' (F F' + penalty I)^-1 with F (N, L) the basis at the locations. Never multiply H by it: the context is c = H
+    (G r). With `padding` the image is surrounded by zeros, a box of twice the side, and G keeps the rows of the real
+    cells. With a `mask` (..., L), True = takes part, each example has its own operator (..., L, N) that never sees the
+    padding cells.
 
-    Solved in float64 by Cholesky (in the smaller of the two forms, over N or over L), without one for cosines on their own
-    grid, and returned in float64, without gradient. Without a mask the result is kept on the basis for as long as the
-    locations live, so make `locations` once. `penalty=0` gives the pseudo-inverse.
+    Solved in float64 by Cholesky (in the smaller of the two forms, over N or over L), without one for cosines on their
+    own grid, and returned in float64, without gradient. Without a mask the result is kept on the basis for as long as
+    the locations live, so make `locations` once. `penalty=0` gives the pseudo-inverse.
 
     >>> from regard.continuous import GaussianBasis, grid
     >>> ridge(grid(14, 14), GaussianBasis.on_grid(10, 10)).shape
@@ -107,7 +108,8 @@ class Setting:
 def thesis(height: int = 10, width: int = 10) -> Setting:
     """The setting of the thesis: Gaussians of variance 0.001 with ends, penalty 0.01, padding.
 
-    It is kept for comparison. Its bumps are so narrow that a constant image is rebuilt between 0.17 and 2.68; see `diagnose`.
+    It is kept for comparison. Its bumps are so narrow that a constant image is rebuilt between 0.17 and 2.68; see
+    `diagnose`.
 
     >>> thesis().options
     {'penalty': 0.01, 'padding': True}
@@ -117,7 +119,7 @@ def thesis(height: int = 10, width: int = 10) -> Setting:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How well a basis rebuilds a signal: R^2, the range over which it rebuilds a constant one, and a better variance."""
+    """How well a basis rebuilds a signal: R^2, the range in which it rebuilds the constant one, a better variance."""
 
     r2: float
     constant: tuple[float, float]
@@ -133,9 +135,10 @@ def diagnose(
 ) -> Diagnosis:
     """Rebuild values at their own locations through the basis, H G F, and compare: equation (5.21).
 
-    `values` (..., L, D) are your features; without them, signals that vary slowly over the unit box: a constant, and cosines with up
-    to two half waves along each axis. R^2 is one minus the residual over the sum of squares about zero. For a radial
-    basis with one shared covariance the variance (isotropic) with the highest R^2 is suggested. Not differentiable.
+    `values` (..., L, D) are your features; without them, signals that vary slowly over the unit box: a constant, and
+    cosines with up to two half waves along each axis. R^2 is one minus the residual over the sum of squares about zero.
+    For a radial basis with one shared covariance the variance (isotropic) with the highest R^2 is suggested. Not
+    differentiable.
 
     >>> from regard.continuous import GaussianBasis, grid
     >>> cells = grid(14, 14)
