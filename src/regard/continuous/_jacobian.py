@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from regard.continuous._small import matrices
 
 Jacobians = tuple[Tensor, Tensor, Tensor]
 Compute = Callable[[Tensor, Tensor], Jacobians]
@@ -19,7 +20,7 @@ def with_jacobian(compute: Compute, mean: Tensor, covariance: Tensor) -> Tensor:
     `mean` (..., d), `covariance` (..., d, d); `compute` returns r (..., N), dr/dmean (..., N, d) and dr/dcovariance
     (..., N, d, d). Differentiable once: a second derivative raises instead of being silently wrong.
     """
-    result: Tensor = _Expectation.apply(mean, covariance, compute)[0]
+    result: Tensor = _Expectation.apply(mean, covariance, compute)[0]  # type: ignore[no-untyped-call]
     return result
 
 
@@ -35,16 +36,35 @@ class _Expectation(torch.autograd.Function):
         _, by_mean, by_covariance = output
         ctx.mark_non_differentiable(by_mean, by_covariance)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(by_mean, by_covariance)
+        ctx.save_for_backward(*inputs[:2], by_mean, by_covariance)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None, None]:
         if grad is None:
             return None, None, None
-        by_mean, by_covariance = ctx.saved_tensors
+        by_mean, by_covariance = _Contraction.apply(grad, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return by_mean, by_covariance, None
+
+
+class _Contraction(torch.autograd.Function):
+    """The vector-Jacobian product. It takes mean and covariance only to know when somebody differentiates it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, mean: Tensor, covariance: Tensor, by_mean: Tensor, by_covariance: Tensor) -> Any:
         d = by_mean.shape[-1]
         # One product for both: (..., 1, N) @ (..., N, d + d d).
-        flat = torch.cat([by_mean, by_covariance.flatten(-2)], -1)
-        out = (grad.unsqueeze(-2) @ flat).squeeze(-2)
-        return out[..., :d], out[..., d:].unflatten(-1, (d, d)), None
+        out = (grad.unsqueeze(-2) @ torch.cat([by_mean, by_covariance.flatten(-2)], -1)).squeeze(-2)
+        return out[..., :d].clone(), matrices(out[..., d:])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> NoReturn:
+        raise RuntimeError(
+            "an expectation by chord quadrature was differentiated twice, which is not available. "
+            "Use a FourierBasis: its expectations can be differentiated as often as you like."
+        )

@@ -5,8 +5,15 @@ Every function takes (..., d, d) and is an ordinary, differentiable tensor expre
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+
+def matrices(flat: Tensor) -> Tensor:
+    """(..., d d) as (..., d, d)."""
+    return flat.reshape(*flat.shape[:-1], *[math.isqrt(flat.shape[-1])] * 2)
 
 
 def inverse_and_logdet(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,7 +24,7 @@ def inverse_and_logdet(matrix: Tensor) -> tuple[Tensor, Tensor]:
     if d == 2:
         a, b, c = matrix[..., 0, 0], (matrix[..., 0, 1] + matrix[..., 1, 0]) / 2, matrix[..., 1, 1]
         det = a * c - b * b
-        adjugate = torch.stack([c, -b, -b, a], -1).unflatten(-1, (2, 2))
+        adjugate = matrices(torch.stack([c, -b, -b, a], -1))
         return adjugate / det[..., None, None], det.log()
     factor = torch.linalg.cholesky(matrix)
     return torch.cholesky_inverse(factor), 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -33,8 +40,9 @@ def cholesky(matrix: Tensor) -> Tensor:
         first = a.sqrt()
         low = b / first
         last = (c - low * low).sqrt()
-        return torch.stack([first, torch.zeros_like(first), low, last], -1).unflatten(-1, (2, 2))
-    return torch.linalg.cholesky(matrix)
+        return matrices(torch.stack([first, torch.zeros_like(first), low, last], -1))
+    factor: Tensor = torch.linalg.cholesky(matrix)
+    return factor
 
 
 def lower_inverse(lower: Tensor) -> Tensor:
@@ -42,7 +50,7 @@ def lower_inverse(lower: Tensor) -> Tensor:
     if lower.shape[-1] == 1:
         return lower.reciprocal()
     a, b, c = lower[..., 0, 0], lower[..., 1, 0], lower[..., 1, 1]
-    return torch.stack([1 / a, torch.zeros_like(a), -b / (a * c), 1 / c], -1).unflatten(-1, (2, 2))
+    return matrices(torch.stack([1 / a, torch.zeros_like(a), -b / (a * c), 1 / c], -1))
 
 
 def axes_and_angle(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,6 +79,5 @@ def transform(rows: Tensor, matrix: Tensor) -> Tensor:
 
 def congruence(middle: Tensor, matrix: Tensor) -> Tensor:
     """matrix' middle matrix, for middle (..., N, d, d) and matrix (..., N or 1, d, d), by a Kronecker square."""
-    d = matrix.shape[-1]
     square = (matrix[..., :, None, :, None] * matrix[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
-    return transform(middle.flatten(-2), square).unflatten(-1, (d, d))
+    return matrices(transform(middle.flatten(-2), square))

@@ -30,7 +30,7 @@ def normalised_bessel(z: Tensor, order: float) -> Tensor:
     >>> normalised_bessel(torch.tensor([0.0, 1.0]), 0.5)          # sin(kappa) / kappa
     tensor([1.0000, 0.8415])
     """
-    result: Tensor = _NormalisedBessel.apply(z, order)
+    result: Tensor = _NormalisedBessel.apply(z, order)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -79,7 +79,8 @@ def _recurrence(z: Tensor, order: float) -> Tensor:
 def _hankel(kappa: Tensor, order: int) -> Tensor:
     """J_n, n = 0 or 1, far out: sqrt(2 / (pi kappa)) (P cos(chi) - Q sin(chi)), chi = kappa - (2 n + 1) pi / 4."""
     if kappa.dtype == torch.float32:
-        return torch.special.bessel_j0(kappa) if order == 0 else torch.special.bessel_j1(kappa)
+        own: Tensor = torch.special.bessel_j0(kappa) if order == 0 else torch.special.bessel_j1(kappa)
+        return own
     term = torch.ones_like(kappa)
     real, imaginary = torch.ones_like(kappa), torch.zeros_like(kappa)
     for m in range(1, 27):

@@ -74,7 +74,7 @@ def m_step(w: Tensor, gamma: Tensor, where: Locations, present: Tensor | None = 
     mass = sums[..., :1]
     # A row without any weight keeps a mass of zero everywhere; one more breath divides its zeros.
     average = (sums + _BREATH * everything) / (mass + _BREATH * (everything[..., :1] + (everything[..., :1] == 0)))
-    mean, second = average[..., 1 : 1 + d], average[..., 1 + d :].unflatten(-1, (d, d))
+    mean, second = average[..., 1 : 1 + d], _small.matrices(average[..., 1 + d :])
     covariance = second - mean.unsqueeze(-1) * mean.unsqueeze(-2) + where.within
     log_mixing = (mass.squeeze(-1) + _BREATH).log()
     if present is not None:

@@ -94,4 +94,4 @@ class FourierBasis(Basis):
             _check.complain("chords", chords, "None: this expectation is closed form", "Leave it out.")
         mine = self.like(mean)
         waves = torch.cos(mean @ mine["mixed"].mT) * damping
-        return waves.unflatten(-1, (self._signs, -1)).mean(-2) * mine["scale"]
+        return waves.reshape(*waves.shape[:-1], self._signs, -1).mean(-2) * mine["scale"]

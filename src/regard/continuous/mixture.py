@@ -78,7 +78,7 @@ class Mixture(Density):
         logs = self.log_prob(points.movedim(-2, 0))
         # The nodes of a component without weight may lie outside the support of all others.
         logs = logs.masked_fill(logs == -math.inf, 0)
-        cross = torch.tensordot(weight, logs, ([0], [1])).movedim(0, -1)
+        cross = (weight.reshape(-1, *[1] * len(self.batch_shape)) * logs).sum(1).movedim(0, -1)
         return -(self.mixing * cross).sum(-1)
 
     def sample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:

@@ -46,7 +46,7 @@ def ellipse_gaussian(offset: Tensor, ellipse: Tensor, gaussian: Tensor, p: int, 
     else:
         long, short, angle = _small.axes_and_angle(shape)
         cos, sin = angle.cos(), angle.sin()
-        frame = torch.stack([cos, sin, -sin, cos], -1).unflatten(-1, (2, 2)) @ whiten
+        frame = _small.matrices(torch.stack([cos, sin, -sin, cos], -1)) @ whiten
         y = _small.transform(offset, frame.mT)
         value, slope, curvature = _on_ellipse(y[..., 0], y[..., 1], long, short, p, q, chords)
     peak = whiten.diagonal(dim1=-2, dim2=-1).prod(-1)
@@ -55,8 +55,7 @@ def ellipse_gaussian(offset: Tensor, ellipse: Tensor, gaussian: Tensor, p: int, 
 
 
 def _on_interval(y: Tensor, half: Tensor, p: int, q: int) -> Moments:
-    integrals = _either(y, half, half < chord.SHORT, p, q)
-    value, slope, _, _, curvature = integrals
+    value, slope, _, _, curvature = _either(y, half, half < chord.SHORT, p, q)
     c, c_star = ball_constant(1, p), ball_constant(1, q)
     return c * value, c * slope.unsqueeze(-1), c_star * curvature[..., None, None]
 
@@ -65,13 +64,10 @@ def _on_ellipse(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: 
     """Cut the flattened batch into blocks. y1 along the long axis, y2 along the short one, in standard deviations."""
     batch, n = y1.shape[:-1], y1.shape[-1]
     default, reach = RULES[y1.dtype]
-    nodes = chords or default
-    flat = [x.expand(*batch, x.shape[-1]).reshape(-1, x.shape[-1]) for x in (y1, y2, long, short)]
+    nodes = default if chords is None else _check.count("chords", chords)
+    flat = [x.expand(*batch, x.shape[-1]).reshape(-1, x.shape[-1], 1) for x in (y1, y2, long, short)]
     rows = max(1, _BLOCK // (n * nodes))
-    blocks = [
-        _block(*(x[i : i + rows].unsqueeze(-1) for x in flat), p, q, nodes, reach)
-        for i in range(0, flat[0].shape[0], rows)
-    ]
+    blocks = [_block(a, b, c, d, p, q, nodes, reach) for a, b, c, d in zip(*(torch.split(x, rows) for x in flat), strict=True)]
     value, slope, curvature = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*blocks, strict=True))
     return value.reshape(*batch, n), slope.reshape(*batch, n, 2), curvature.reshape(*batch, n, 2, 2)
 
@@ -112,7 +108,7 @@ def _block(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: int, 
         ],
         -1,
     ).mul_(half)
-    return sums[..., 0], sums[..., 1:3], sums[..., [3, 4, 4, 5]].unflatten(-1, (2, 2))
+    return sums[..., 0], sums[..., 1:3], _small.matrices(sums[..., [3, 4, 4, 5]])
 
 
 def _either(delta: Tensor, h: Tensor, short: Tensor, p: int, q: int) -> chord.ChordIntegrals:

@@ -27,7 +27,7 @@ class RadialBasis(Basis):
     """Centres (N, d) and the covariance of each bump, shared or not."""
 
     def __init__(self, centres: Tensor, covariance: float | Tensor) -> None:
-        """`covariance`: a number (isotropic), (d,) (diagonal), (d, d) (full), or (N, d), (N, d, d), one per function."""
+        """`covariance`: a number (isotropic), (d,) (diagonal), (d, d) (full), or (N, d), (N, d, d), one for each."""
         _check.floating("centres", centres)
         if centres.dim() != 2 or 0 in centres.shape:
             _check.complain("centres", f"shape {tuple(centres.shape)}", "(N, d), not empty", "One row per function.")

@@ -70,7 +70,7 @@ def _solve(where: Locations, basis: Basis, penalty: float, padding: bool, mask: 
         return psi / (len(where) + penalty)
     locations, functions = psi.shape[-2:]
     if penalty == 0:
-        operator = torch.linalg.pinv(psi).mT
+        operator: Tensor = torch.linalg.pinv(psi).mT
     elif functions <= locations:
         gram = psi.mT @ psi + penalty * torch.eye(functions).to(psi)
         operator = torch.cholesky_solve(psi.mT, torch.linalg.cholesky(gram)).mT
@@ -88,7 +88,7 @@ def _orthogonal(where: Locations, basis: Basis) -> bool:
     numbers = basis.numbers
     whole = bool((numbers == numbers.round()).all() and (numbers >= 0).all() and (numbers < cells).all())
     at_centres = bool(torch.allclose(where.points[0].double(), where.sides.double() / 2))
-    return whole and at_centres and len(numbers.unique(dim=0)) == len(numbers)
+    return whole and at_centres and len(set(map(tuple, numbers.tolist()))) == len(numbers)
 
 
 @dataclass(frozen=True)

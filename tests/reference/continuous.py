@@ -1,0 +1,150 @@
+"""Continuous attention from the definitions: adaptive integration, loops, and no cleverness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.integrate import cubature
+from scipy.special import gamma
+from torch import Tensor
+
+
+def cases(side: int = 14) -> dict[str, Tensor]:
+    """Weights (L,) on a side x side grid that attention meets: flat, noisy, blobs of several sizes, peaks, a row."""
+    generator = torch.Generator().manual_seed(3)
+    axis = (torch.arange(side, dtype=torch.float64) + 0.5) / side
+    x, y = axis.repeat(side), axis.repeat_interleave(side)
+    size = side * side
+    found = {"uniform": torch.full((size,), 1 / size, dtype=torch.float64)}
+    for scale in (1, 3):
+        noise = torch.randn(size, generator=generator, dtype=torch.float64)
+        found[f"softmax of {scale} normals"] = torch.softmax(scale * noise, 0)
+    for sd in (0.03, 0.05, 0.08, 0.13):
+        cx, cy = torch.rand(2, generator=generator, dtype=torch.float64)
+        found[f"blob {sd}"] = torch.softmax(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * sd**2), 0)
+    one = torch.zeros(size, dtype=torch.float64)
+    one[size // 2 + 3] = 1
+    found["one-hot"] = one
+    found["0.99 one-hot"] = 0.99 * one + 0.01 / size
+    row = torch.zeros(side, side, dtype=torch.float64)
+    row[side // 3] = 1 / side
+    found["row"] = row.flatten()
+    found["diagonal"] = torch.eye(side, dtype=torch.float64).flatten() / side
+    corners = torch.zeros(size, dtype=torch.float64)
+    corners[0] = corners[-1] = 0.5
+    found["two corners"] = corners
+    return found
+
+
+def moments(weights: Tensor, points: Tensor, sides: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of the density that is constant on each cell, cell by cell."""
+    d = points.shape[1]
+    mean, second = torch.zeros(d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
+    for w, t in zip(weights.double() / weights.double().sum(), points.double(), strict=True):
+        mean += w * t
+        second += w * (torch.outer(t, t) + torch.diag(sides.double() ** 2 / 12))
+    return mean, second - torch.outer(mean, mean)
+
+
+def ball_expectation(
+    function: Callable[[np.ndarray], np.ndarray], mean: Tensor, covariance: Tensor, power: float, tolerance: float = 1e-12
+) -> np.ndarray:
+    """E[function(t, u)] under (1 - |u|^2)^power pushed to that mean and covariance, by adaptive cubature.
+
+    `function` maps points t (M, d) and u (M, d) to (M, ...).
+    """
+    mu, cov = mean.double().numpy(), covariance.double().numpy()
+    d = len(mu)
+    factor = np.linalg.cholesky((d + 2 * power + 2) * cov)
+    constant = gamma(d / 2 + power + 1) / (math.pi ** (d / 2) * gamma(power + 1))
+
+    def integrand(x: np.ndarray) -> np.ndarray:
+        # Angles: u_i = cos(a_1) ... cos(a_(i-1)) sin(a_i), so that 1 - |u|^2 is the product of the squared cosines.
+        cos = np.cos(x)
+        before = np.concatenate([np.ones((len(x), 1)), np.cumprod(cos, -1)[:, :-1]], -1)
+        u = before * np.sin(x)
+        weight = constant * np.prod(before * cos, -1) * np.prod(cos, -1) ** (2 * power)
+        value = function(mu + u @ factor.T, u)
+        return weight.reshape(-1, *[1] * (value.ndim - 1)) * value
+
+    return _adaptive(integrand, [-math.pi / 2] * d, [math.pi / 2] * d, tolerance)
+
+
+def gaussian_expectation(
+    function: Callable[[np.ndarray], np.ndarray], mean: Tensor, covariance: Tensor, tolerance: float = 1e-10
+) -> np.ndarray:
+    """E[function(t, z)] under N(mean, covariance), by adaptive cubature over nine standard deviations."""
+    mu, factor = mean.double().numpy(), np.linalg.cholesky(covariance.double().numpy())
+    d = len(mu)
+
+    def integrand(z: np.ndarray) -> np.ndarray:
+        weight = np.exp(-0.5 * (z**2).sum(-1)) / (2 * math.pi) ** (d / 2)
+        value = function(mu + z @ factor.T, z)
+        return weight.reshape(-1, *[1] * (value.ndim - 1)) * value
+
+    return _adaptive(integrand, [-9.0] * d, [9.0] * d, tolerance)
+
+
+def _adaptive(f: Callable[[np.ndarray], np.ndarray], low: list[float], high: list[float], tolerance: float) -> np.ndarray:
+    # The tolerance is relative to the largest entry: a first, coarse answer says how large that is.
+    rough = cubature(f, low, high, rule="gk21", rtol=1e-2, atol=1e-3, max_subdivisions=400)
+    scale = max(float(np.abs(rough.estimate).max()), 1e-30)
+    return cubature(f, low, high, rule="gk21", rtol=0, atol=tolerance * scale, max_subdivisions=4000).estimate
+
+
+def normal_pdf(t: np.ndarray, centres: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    """N(t; m_j, S_j), (M, N), for centres (N, d) and covariances (N or 1, d, d)."""
+    inverse, scale = np.linalg.inv(covariances), np.sqrt(np.linalg.det(2 * math.pi * covariances))
+    offset = t[:, None] - centres
+    d = range(t.shape[1])
+    distance = sum(inverse[:, i, j] * offset[..., i] * offset[..., j] for i in d for j in d)
+    return np.exp(-0.5 * distance) / scale
+
+
+def paraboloid_pdf(t: np.ndarray, mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+    """[-lambda - (t - mu)' Sigma^-1 (t - mu) / 2]_+, the thesis' form, with its lambda (3.15): (M,)."""
+    d = len(mean)
+    lam = -((gamma(d / 2 + 2) / np.sqrt(np.linalg.det(2 * math.pi * sigma))) ** (2 / (2 + d)))
+    offset = t - mean
+    return np.maximum(-lam - 0.5 * np.einsum("mi,ij,mj->m", offset, np.linalg.inv(sigma), offset), 0)
+
+
+def ridge(points: Tensor, basis: Callable[[Tensor], Tensor], penalty: float, values: Tensor) -> Tensor:
+    """The minimiser B of |B F - H|^2 + penalty |B|^2 as a least squares problem with extra rows, for values (L, D)."""
+    f = basis(points.double()).mT
+    n = f.shape[0]
+    rows = torch.cat([f.mT, math.sqrt(penalty) * torch.eye(n, dtype=torch.float64)])
+    targets = torch.cat([values.double(), torch.zeros(n, values.shape[1], dtype=torch.float64)])
+    return torch.linalg.lstsq(rows, targets).solution.mT
+
+
+def em_step(weights: Tensor, points: Tensor, within: Tensor, mixing: Tensor, means: Tensor, covariances: Tensor):
+    """One E and one M step for one example, with loops over components and locations, in plain probabilities."""
+    k, length = len(mixing), len(points)
+    gamma_ = torch.zeros(k, length, dtype=torch.float64)
+    for location in range(length):
+        for c in range(k):
+            offset = points[location] - means[c]
+            inverse = torch.linalg.inv(covariances[c])
+            log = -0.5 * (offset @ inverse @ offset + torch.trace(inverse @ within))
+            gamma_[c, location] = mixing[c] * torch.exp(log) / torch.sqrt(torch.linalg.det(2 * math.pi * covariances[c]))
+    evidence = gamma_.sum(0)
+    loglik = (weights * evidence.log()).sum()
+    gamma_ = gamma_ / evidence
+    mass = (weights * gamma_).sum(-1)
+    means = torch.stack([(weights * gamma_[c]) @ points / mass[c] for c in range(k)])
+    covariances = torch.stack(
+        [
+            sum(
+                weights[n] * gamma_[c, n] * torch.outer(points[n] - means[c], points[n] - means[c])
+                for n in range(length)
+            )
+            / mass[c]
+            + within
+            for c in range(k)
+        ]
+    )
+    return mass, means, covariances, loglik
