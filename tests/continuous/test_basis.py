@@ -92,12 +92,12 @@ def test_gradients_are_expectations_of_derivatives():
         slope = torch.func.vmap(torch.func.grad(lambda t, j=j: basis(t)[j]))
         bend = torch.func.vmap(torch.func.jacrev(torch.func.grad(lambda t, j=j: basis(t)[j])))
         expected = ball_expectation(lambda t, _, f=slope: f(torch.from_numpy(t)).numpy(), mean, covariance, 1, 1e-9)
-        np.testing.assert_allclose(by_mean.numpy(), expected, atol=1e-6 * np.abs(expected).max())
+        np.testing.assert_allclose(by_mean.numpy(), expected, atol=1e-9 + 1e-6 * np.abs(expected).max())
         # p* is proportional to (1 - |u|^2)^2 on the same ellipse, whose covariance is therefore smaller: 6 against 8.
         second = ball_expectation(
             lambda t, _, f=bend: f(torch.from_numpy(t)).numpy(), mean, covariance * 6 / 8, 2, 1e-9
         )
-        np.testing.assert_allclose(by_covariance.numpy(), second / 2, atol=1e-6 * np.abs(second).max())
+        np.testing.assert_allclose(by_covariance.numpy(), second / 2, atol=1e-9 + 1e-6 * np.abs(second).max())
 
 
 def test_evaluation():
