@@ -37,7 +37,7 @@ class FourierBasis(Basis):
             _check.complain("numbers", f"shape {tuple(numbers.shape)}", "(N, d), not empty", "One row per function.")
         signs = torch.tensor([(1, *s) for s in itertools.product((1, -1), repeat=numbers.shape[1] - 1)])
         waves = math.pi * numbers.double()
-        scale = torch.where(waves == 0, 1.0, math.sqrt(2)).prod(-1)
+        scale = (1 + (math.sqrt(2) - 1) * (waves != 0).double()).prod(-1)
         # (S N, d): cos a cos b = (cos(a + b) + cos(a - b)) / 2, and so on.
         mixed = (signs.to(waves).unsqueeze(1) * waves).flatten(0, 1)
         outer = (mixed.unsqueeze(-1) * mixed.unsqueeze(-2)).flatten(-2)
