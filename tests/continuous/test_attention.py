@@ -146,7 +146,7 @@ def test_calling_twice_before_backward():
         torch.testing.assert_close(g, alone)
 
 
-@pytest.mark.parametrize("options", [{}, {"alpha": 2}, {"components": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"alpha": 2}], ids=str)
 def test_compile(options):
     basis = C.GaussianBasis.on_grid(3, 3)
     operator = C.ridge(SMALL, basis).float()

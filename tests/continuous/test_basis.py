@@ -120,7 +120,12 @@ def test_evaluation():
 def test_shapes_of_covariance_agree():
     t = torch.rand(5, 2)
     by_number = C.GaussianBasis(CENTRES_2, 0.02)(t)
-    for same in (torch.full((2,), 0.02), 0.02 * torch.eye(2), torch.full((4, 2), 0.02), 0.02 * torch.eye(2).expand(4, 2, 2)):
+    for same in (
+        torch.full((2,), 0.02),
+        0.02 * torch.eye(2),
+        torch.full((4, 2), 0.02),
+        0.02 * torch.eye(2).expand(4, 2, 2),
+    ):
         torch.testing.assert_close(C.GaussianBasis(CENTRES_2, same)(t), by_number)
 
 

@@ -46,9 +46,7 @@ def test_theorem_1_and_the_thesis_formulas(d):
     var = density.covariance
     printed = 2 / 3 * (5 * var) ** 1.5 if d == 1 else 9 * math.pi * var.det().sqrt() * var
     torch.testing.assert_close(density.scale, printed)
-    general = (
-        var * var.det().sqrt() * (d / 2 + 2) ** (1 + d / 2) * (2 * math.pi) ** (d / 2) / math.gamma(d / 2 + 2)
-    )
+    general = var * var.det().sqrt() * (d / 2 + 2) ** (1 + d / 2) * (2 * math.pi) ** (d / 2) / math.gamma(d / 2 + 2)
     torch.testing.assert_close(density.scale, general)
     t, _ = square(31, d, 2.0)
     expected = paraboloid_pdf(t.numpy(), density.mean.numpy(), density.scale.numpy())

@@ -58,7 +58,11 @@ def test_equal_weights_are_scikit_learn(d):
     )
     with pytest.warns(Warning, match="did not converge"):
         theirs.fit(points.numpy())
-    for a, b in ((ours.mixing, theirs.weights_), (ours.parts.mean, theirs.means_), (ours.parts.covariance, theirs.covariances_)):
+    for a, b in (
+        (ours.mixing, theirs.weights_),
+        (ours.parts.mean, theirs.means_),
+        (ours.parts.covariance, theirs.covariances_),
+    ):
         torch.testing.assert_close(a, torch.from_numpy(b), atol=1e-6, rtol=0)
     assert abs(C.log_likelihood(ours, torch.ones(100).double(), points).item() - theirs.score(points.numpy())) < 1e-6
 
@@ -254,7 +258,9 @@ def test_entropy_of_equal_parts_is_that_of_one():
         both = C.Mixture(
             torch.tensor([0.3, 0.7], dtype=torch.float64).expand(3, 2),
             C.from_cholesky(
-                one.mean[:, None].expand(3, 2, 2), torch.linalg.cholesky(one.covariance)[:, None].expand(3, 2, 2, 2), alpha
+                one.mean[:, None].expand(3, 2, 2),
+                torch.linalg.cholesky(one.covariance)[:, None].expand(3, 2, 2, 2),
+                alpha,
             ),
         )
         torch.testing.assert_close(both.entropy(), one.entropy(), atol=2e-3, rtol=0)

@@ -61,9 +61,7 @@ def test_ellipses_from_points_to_planes(power, size):
     mean = torch.tensor([0.1, -0.2], dtype=torch.float64)
     centres = torch.tensor([[0.0, 0.0], [1.0, 0.5], [size, 0.0], [0.0, -size], [9.0, 9.0]], dtype=torch.float64)
     alpha = 1 + 1 / power
-    r = ball_expectation(
-        lambda t, u: normal_pdf(t, centres.numpy(), np.eye(2)[None]), mean, covariance, power
-    )
+    r = ball_expectation(lambda t, u: normal_pdf(t, centres.numpy(), np.eye(2)[None]), mean, covariance, power)
     for dtype, tolerance in ((torch.float64, 1e-6), (torch.float32, 1e-4)):
         basis = C.GaussianBasis(centres, 1.0)
         found = C.BetaGaussian(mean.to(dtype), covariance.to(dtype), alpha).expect(basis)

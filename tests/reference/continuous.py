@@ -50,7 +50,11 @@ def moments(weights: Tensor, points: Tensor, sides: Tensor) -> tuple[Tensor, Ten
 
 
 def ball_expectation(
-    function: Callable[[np.ndarray], np.ndarray], mean: Tensor, covariance: Tensor, power: float, tolerance: float = 1e-12
+    function: Callable[[np.ndarray], np.ndarray],
+    mean: Tensor,
+    covariance: Tensor,
+    power: float,
+    tolerance: float = 1e-12,
 ) -> np.ndarray:
     """E[function(t, u)] under (1 - |u|^2)^power pushed to that mean and covariance, by adaptive cubature.
 
@@ -88,7 +92,9 @@ def gaussian_expectation(
     return _adaptive(integrand, [-9.0] * d, [9.0] * d, tolerance)
 
 
-def _adaptive(f: Callable[[np.ndarray], np.ndarray], low: list[float], high: list[float], tolerance: float) -> np.ndarray:
+def _adaptive(
+    f: Callable[[np.ndarray], np.ndarray], low: list[float], high: list[float], tolerance: float
+) -> np.ndarray:
     # The tolerance is relative to the largest entry: a first, coarse answer says how large that is.
     rough = cubature(f, low, high, rule="gk21", rtol=1e-2, atol=1e-3, max_subdivisions=400)
     scale = max(float(np.abs(rough.estimate).max()), 1e-30)
@@ -130,7 +136,9 @@ def em_step(weights: Tensor, points: Tensor, within: Tensor, mixing: Tensor, mea
             offset = points[location] - means[c]
             inverse = torch.linalg.inv(covariances[c])
             log = -0.5 * (offset @ inverse @ offset + torch.trace(inverse @ within))
-            gamma_[c, location] = mixing[c] * torch.exp(log) / torch.sqrt(torch.linalg.det(2 * math.pi * covariances[c]))
+            gamma_[c, location] = (
+                mixing[c] * torch.exp(log) / torch.sqrt(torch.linalg.det(2 * math.pi * covariances[c]))
+            )
     evidence = gamma_.sum(0)
     loglik = (weights * evidence.log()).sum()
     gamma_ = gamma_ / evidence

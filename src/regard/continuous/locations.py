@@ -5,7 +5,7 @@ Shapes: L locations, d dimensions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -37,6 +37,7 @@ class Locations:
     points: Tensor
     cell: Tensor | None = None
     shape: tuple[int, ...] | None = None
+    casts: dict[tuple[torch.dtype, torch.device], Locations] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the shapes; without cell sizes a location is a bare point."""
@@ -81,8 +82,10 @@ class Locations:
         dtype = working_dtype(like.dtype)
         if self.points.dtype == dtype and self.points.device == like.device:
             return self
-        with _check.checks(False):
-            return Locations(self.points.to(like.device, dtype), self.sides.to(like.device, dtype), self.shape)
+        key = (dtype, like.device)
+        if key not in self.casts:
+            self.casts[key] = Locations(self.points.to(*key[::-1]), self.sides.to(*key[::-1]), self.shape)
+        return self.casts[key]
 
     def padded(self) -> tuple[Locations, Tensor]:
         """A box of twice the side with this one in its middle, and a mask (L',) that is True for the cells of this one.

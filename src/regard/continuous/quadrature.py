@@ -67,7 +67,9 @@ def _on_ellipse(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: 
     nodes = default if chords is None else _check.count("chords", chords)
     flat = [x.expand(*batch, x.shape[-1]).reshape(-1, x.shape[-1], 1) for x in (y1, y2, long, short)]
     rows = max(1, _BLOCK // (n * nodes))
-    blocks = [_block(a, b, c, d, p, q, nodes, reach) for a, b, c, d in zip(*(torch.split(x, rows) for x in flat), strict=True)]
+    blocks = [
+        _block(a, b, c, d, p, q, nodes, reach) for a, b, c, d in zip(*(torch.split(x, rows) for x in flat), strict=True)
+    ]
     value, slope, curvature = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*blocks, strict=True))
     return value.reshape(*batch, n), slope.reshape(*batch, n, 2), curvature.reshape(*batch, n, 2, 2)
 
