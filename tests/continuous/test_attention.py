@@ -34,7 +34,7 @@ def test_it_is_the_expectation_of_the_value_function(name, options):
 
 
 def test_a_sharp_density_reads_its_own_cell():
-    """With as many cosines as cells, no penalty, and one-hot weights, the context is the cell's value, blurred a little."""
+    """As many cosines as cells, no penalty, one-hot weights: the context is the cell's value, blurred a little."""
     basis = C.FourierBasis.on_grid(14, 14)
     weights = torch.eye(196, dtype=torch.float64)[[0, 97]]
     values = torch.cos(3 * CELLS.points[:, :1]).expand(2, 196, 1)
@@ -64,7 +64,7 @@ def test_gradcheck(options):
 
 @pytest.mark.parametrize("options", [{}, {"alpha": 2}, {"components": 2}], ids=str)
 def test_ragged_inputs(options):
-    """Masked locations enter nothing, whatever they hold; a row without locations gives zero, and so does its gradient."""
+    """Masked locations enter nothing, whatever they hold; a row without locations gives zero, gradient included."""
     cells, basis = C.line(8), C.GaussianBasis.on_line(5)
     lengths = torch.tensor([8, 5, 0])
     mask = torch.arange(8) < lengths[:, None]
@@ -146,6 +146,8 @@ def test_calling_twice_before_backward():
         torch.testing.assert_close(g, alone)
 
 
+# torch.compile's own tracer instantiates an autograd.Function, and warns itself about it.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("options", [{}, {"alpha": 2}], ids=str)
 def test_compile(options):
     basis = C.GaussianBasis.on_grid(3, 3)

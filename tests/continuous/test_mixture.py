@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def test_em_is_the_loop_it_should_be(components):
     w = noise()
     within = torch.diag(CELLS.sides**2 / 12)
     fits = [C.fit_mixture(w, CELLS, components, n) for n in range(4)]
-    for before, after in zip(fits, fits[1:], strict=False):
+    for before, after in pairwise(fits):
         mass, means, covariances, loglik = reference.em_step(
             w, CELLS.points, within, before.mixing, before.parts.mean, before.parts.covariance
         )
@@ -90,7 +91,7 @@ def test_likelihood_never_decreases_whatever_the_weights(seed, components):
     w = torch.rand(len(CELLS), generator=generator, dtype=torch.float64) ** 8
     w = w * (torch.rand(len(CELLS), generator=generator) < 0.3) + 1e-9
     scores = [C.log_likelihood(C.fit_mixture(w, CELLS, components, n), w, CELLS) for n in (0, 1, 2, 5)]
-    assert all(b >= a - 1e-10 for a, b in zip(scores, scores[1:], strict=False))
+    assert all(b >= a - 1e-10 for a, b in pairwise(scores))
 
 
 def test_gradcheck_through_the_iterations():

@@ -17,7 +17,7 @@ SLOW = ("two corners", "diagonal")
 
 @pytest.mark.parametrize(("name", "side"), [(n, s) for n in cases() for s in (7, 10) if s == 7 or n not in SLOW])
 def test_forward_and_gradient_in_the_weights(name, side):
-    """Errors are relative to the largest entry of r; entries above a hundredth of it are held to the same relatively."""
+    """Errors are relative to the largest entry of r, and to each entry above a hundredth of it."""
     weights, cells = cases()[name].requires_grad_(), C.grid(14, 14)
     density = C.match_moments(weights, cells, alpha=2)
     basis = C.GaussianBasis.on_grid(side, side, variance=VARIANCE)
