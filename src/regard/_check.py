@@ -145,13 +145,6 @@ def finite(argument: str, x: Tensor) -> None:
         complain(argument, bad, "finite numbers", "Look for a division by zero or an overflow before this call.")
 
 
-def not_negative(argument: str, x: Tensor) -> None:
-    """Finite numbers from zero upwards, if values are to be checked."""
-    if values_checked(x) and not bool(((x >= 0) & (x < float("inf"))).all()):
-        bad = "NaN" if bool(x.isnan().any()) else f"values from {float(x.min())} to {float(x.max())}"
-        complain(argument, bad, "finite numbers >= 0", "Keep a learnable one positive with softplus.")
-
-
 def grid_shape(shape: Any, length: int) -> tuple[int, int]:
     """(height, width) of a grid whose cells lie along an axis of `length`."""
     if not isinstance(shape, (tuple, list)) or len(shape) != 2:
@@ -194,11 +187,11 @@ def last_axis(argument: str, x: Tensor, size: int, of: str) -> None:
         complain(argument, f"shape {tuple(x.shape)}", f"{size} entries ({of}) on the last axis", "Check the order.")
 
 
-def nonnegative(argument: str, x: Tensor) -> None:
+def nonnegative(argument: str, x: Tensor, remedy: str = "Scores become weights with softmax or another map.") -> None:
     """Finite and no entry below zero, if values are to be checked."""
     finite(argument, x)
     if values_checked(x) and bool((x.detach() < 0).any()):
-        complain(argument, "a negative entry", "entries >= 0", "Scores become weights with softmax or another map.")
+        complain(argument, f"a negative entry, {float(x.min())}", "entries >= 0", remedy)
 
 
 def covariance(argument: str, x: Tensor) -> None:

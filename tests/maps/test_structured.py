@@ -380,7 +380,7 @@ def test_scores_need_not_be_contiguous_and_a_batch_may_be_empty():
         (ValueError, "gamma: got -1", lambda s: tvmax(s, -1)),
         (ValueError, "gamma: got inf", lambda s: tvmax(s, inf)),
         (TypeError, "gamma: .*a number", lambda s: tvmax(s, "0.1")),
-        (ValueError, "gamma: got values from -1.0", lambda s: tvmax(s, torch.tensor(-1.0))),
+        (ValueError, "gamma: got a negative entry, -1.0", lambda s: tvmax(s, torch.tensor(-1.0))),
         (ValueError, "gamma: got NaN", lambda s: tvmax(s, torch.tensor(nan))),
         (ValueError, "gamma: got shape .*one number per grid", lambda s: tvmax(s, torch.rand(3, 4))),
         (TypeError, "mask: .*boolean", lambda s: tvmax(s, 0.1, s)),

@@ -20,7 +20,7 @@ def with_jacobian(compute: Compute, mean: Tensor, covariance: Tensor) -> Tensor:
     `mean` (..., d), `covariance` (..., d, d); `compute` returns r (..., N), dr/dmean (..., N, d) and dr/dcovariance
     (..., N, d, d). Differentiable once: a second derivative raises instead of being silently wrong.
     """
-    result: Tensor = _Expectation.apply(mean, covariance, compute)[0]  # type: ignore[no-untyped-call]
+    result: Tensor = _Expectation.apply(mean, covariance, compute)[0]
     return result
 
 
@@ -42,7 +42,7 @@ class _Expectation(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None, None]:
         if grad is None:
             return None, None, None
-        by_mean, by_covariance = _Contraction.apply(grad, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        by_mean, by_covariance = _Contraction.apply(grad, *ctx.saved_tensors)
         return by_mean, by_covariance, None
 
 

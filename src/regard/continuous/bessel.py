@@ -30,7 +30,7 @@ def normalised_bessel(z: Tensor, order: float) -> Tensor:
     >>> normalised_bessel(torch.tensor([0.0, 1.0]), 0.5)          # sin(kappa) / kappa
     tensor([1.0000, 0.8415])
     """
-    result: Tensor = _NormalisedBessel.apply(z, order)  # type: ignore[no-untyped-call]
+    result: Tensor = _NormalisedBessel.apply(z, order)
     return result
 
 

@@ -60,7 +60,7 @@ def _flat_gamma(gamma: float | Tensor, s: Tensor, grid_axes: int) -> float | Ten
     _check.floating("gamma", gamma)
     one_per_grid = torch.Size((*s.shape[: s.dim() - grid_axes], *(1,) * grid_axes))
     _check.broadcasts("gamma", gamma, one_per_grid, "one number per grid")
-    _check.not_negative("gamma", gamma)
+    _check.nonnegative("gamma", gamma, "Keep a learnable one positive with softplus.")
     return gamma.squeeze(-1) if grid_axes == 2 and gamma.dim() > 0 else gamma
 
 
