@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import continuous as reference
+from sklearn.mixture import GaussianMixture
 
 from regard import continuous as C
 
@@ -41,14 +42,13 @@ def test_em_is_the_loop_it_should_be(components):
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_equal_weights_are_scikit_learn(d):
-    sklearn = pytest.importorskip("sklearn.mixture")
     points = torch.cat([torch.randn(60, d, dtype=torch.float64), 0.5 * torch.randn(40, d, dtype=torch.float64) + 2])
     start = C.Mixture(
         torch.tensor([0.5, 0.5], dtype=torch.float64),
         C.Gaussian(points[[3, 70]], torch.eye(d, dtype=torch.float64).expand(2, d, d)),
     )
     ours = C.fit_mixture(torch.ones(100, dtype=torch.float64), points, 2, 12, init=start)
-    theirs = sklearn.GaussianMixture(
+    theirs = GaussianMixture(
         2,
         reg_covar=0,
         max_iter=12,
@@ -202,9 +202,8 @@ def test_selection_minimises_its_criterion(criterion):
 
 
 def test_aic_and_bic_with_equal_weights_are_the_textbooks():
-    sklearn = pytest.importorskip("sklearn.mixture")
     points = torch.randn(80, 2, dtype=torch.float64)
-    theirs = sklearn.GaussianMixture(1, reg_covar=0).fit(points.numpy())
+    theirs = GaussianMixture(1, reg_covar=0).fit(points.numpy())
     w = torch.full((80,), 1 / 80, dtype=torch.float64)
     loglik = C.log_likelihood(C.fit_mixture(w, points, 1, 1), w, points)
     assert abs(80 * (-2 * loglik + 5 * 2 / 80).item() - theirs.aic(points.numpy())) < 1e-6
