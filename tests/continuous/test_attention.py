@@ -82,6 +82,9 @@ def test_ragged_inputs(options):
         assert g[2].eq(0).all()
     assert again.context[2].eq(0).all()
     assert again.weights[~mask].eq(0).all()
+    fixed = C.continuous_attention(values, weights, cells, basis, operator=C.ridge(cells, basis), mask=mask, **options)
+    assert fixed.weights[~mask].eq(0).all()
+    assert fixed.context[2].eq(0).all()
     if options.get("components") is None:
         short = C.Locations(cells.points[:5], cells.sides)
         alone = C.continuous_attention(values[1, :5], weights[1, :5], short, basis, **options)
