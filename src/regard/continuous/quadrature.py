@@ -125,18 +125,12 @@ def _either(delta: Tensor, h: Tensor, short: Tensor, p: int, q: int) -> chord.Ch
 
 def gauss_legendre(nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights (Q,) of the rule on [-1, 1] that is exact for polynomials up to degree 2 Q - 1."""
-    x, w = _constant(nodes)
+    x, w = _legendre(nodes)
     return like.new_tensor(x), like.new_tensor(w)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _constant(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The rule as numbers that a compiled graph may hold."""
-    return _legendre(nodes)
-
-
 @cache
-def _legendre(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _legendre(nodes: int) -> tuple[list[float], list[float]]:
     """Newton's method on the Legendre polynomial, from the usual cosine guesses."""
     points, weights = [], []
     for i in range(nodes):
@@ -149,4 +143,4 @@ def _legendre(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
             x -= value / slope
         points.append(x)
         weights.append(2 / ((1 - x * x) * slope * slope))
-    return tuple(points), tuple(weights)
+    return points, weights
