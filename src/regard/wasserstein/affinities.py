@@ -1,0 +1,251 @@
+"""Affinities that are minus a Wasserstein distance between queries and keys, which are distributions.
+
+A distribution is packed into the last axis of a tensor; each class says how. `pack` makes one of free features, for
+modules that project to them. Smaller distance always means larger score.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from regard import _check
+from regard.affinity import Affinity, Factored
+from regard.wasserstein.gaussian import factored_w2, gaussian_w2
+from regard.wasserstein.line import histogram_wasserstein, wasserstein_1d
+from regard.wasserstein.points import entropic_wasserstein
+
+
+class Distance(Affinity):
+    """Minus a distance over a temperature: subclass it with `distance`. Scores are -W / tau (docs/math.md, 6.20).
+
+    `tau` > 0 is a number, or a tensor that broadcasts to the scores (one for each head: (H, 1, 1)) and can be learned.
+    """
+
+    tau: float | Tensor
+
+    @abstractmethod
+    def distance(self, q: Tensor, k: Tensor) -> Tensor:
+        """Distance of every query (..., Lq, e) to every key (..., Lk, e): (..., Lq, Lk)."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Minus the distance, over tau."""
+        return -self.distance(q, k) / self.tau
+
+    def features(self, width: int) -> int:
+        """How many free features `pack` needs for a head of this width."""
+        return width
+
+    def pack(self, x: Tensor) -> Tensor:
+        """A distribution from free features (..., n)."""
+        return x
+
+    def __post_init__(self) -> None:
+        """Refuse a number that is no temperature."""
+        if not isinstance(self.tau, Tensor):
+            _check.number("tau", self.tau, above=0, remedy="The smaller, the sharper the attention.")
+
+
+class Embedded(Distance, Factored):
+    """A Wasserstein-2 distance that is Euclidean between `points`. Scores are *squared*: -W^2 / tau.
+
+    Inside softmax the query's own norm cancels, and what is left is an inner product (6.23): `attend` runs it as one
+    call of scaled dot product attention. `Unsquared` gives -W / tau.
+    """
+
+    exact: ClassVar[bool] = False
+
+    @abstractmethod
+    def points(self, x: Tensor) -> Tensor:
+        """Where a distribution (..., e) lies in the space in which its distance is Euclidean."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Minus the squared distance, over tau."""
+        return -self.distance(q, k).square() / self.tau
+
+    def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """[2 x, 1] / tau for a query at x, and [y, -|y|^2] for a key at y, both seen from the mean of the keys."""
+        x, y = self.points(q), self.points(k)
+        # Any centre gives the same weights; this one keeps the digits when everything lies far from zero.
+        centre = y.detach().mean(-2, keepdim=True)
+        x, y = x - centre, y - centre
+        x = torch.cat([2 * x, torch.ones_like(x[..., :1])], -1) / self.tau
+        return x, torch.cat([y, -y.square().sum(-1, keepdim=True)], -1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Unsquared(Distance):
+    """The distance itself, where `of` scores its square: -W / tau. With `gate` and `inverse`, this is what W means.
+
+    >>> Unsquared(GaussianW2()).scores(torch.tensor([[0.0, 1.0]]), torch.tensor([[3.0, 5.0]]))
+    tensor([[-5.]])
+    """
+
+    of: Embedded
+    tau: float | Tensor = 1.0
+
+    def distance(self, q: Tensor, k: Tensor) -> Tensor:
+        """That of `of`."""
+        return self.of.distance(q, k)
+
+    def features(self, width: int) -> int:
+        """Those of `of`."""
+        return self.of.features(width)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """That of `of`."""
+        return self.of.pack(x)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GaussianW2(Embedded):
+    """Diagonal Gaussians, packed as [mean, standard deviation] (..., 2 d): -W2^2 / tau, see `gaussian_w2`.
+
+    >>> GaussianW2().scores(torch.tensor([[0.0, 1.0]]), torch.tensor([[3.0, 5.0], [0.0, 1.0]]))
+    tensor([[-25.,  -0.]])
+    """
+
+    tau: float | Tensor = 1.0
+
+    def points(self, x: Tensor) -> Tensor:
+        """Means and standard deviations as they are; the latter must not be negative."""
+        d = _half(x)
+        if _check.values_checked(x) and bool((x[..., d:] < 0).any()):
+            _check.complain("q or k", "a negative scale", "[mean, scale] with scale >= 0", "Use softplus or exp.")
+        return x
+
+    def distance(self, q: Tensor, k: Tensor) -> Tensor:
+        """See `gaussian_w2`."""
+        d = _half(q)
+        return gaussian_w2(q[..., :d], q[..., d:], k[..., :d], k[..., d:], pairwise=True)
+
+    def features(self, width: int) -> int:
+        """A mean and a scale for each."""
+        return 2 * width
+
+    def pack(self, x: Tensor) -> Tensor:
+        """The second half goes through softplus."""
+        mean, scale = x.chunk(2, -1)
+        return torch.cat([mean, torch.nn.functional.softplus(scale)], -1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class EmpiricalW2(Embedded):
+    """One-dimensional samples, the features of a vector (..., n) in any order: -W2^2 / tau, see `wasserstein_1d`.
+
+    >>> EmpiricalW2().scores(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
+    tensor([[-0., -4.]])
+    """
+
+    tau: float | Tensor = 1.0
+
+    def points(self, x: Tensor) -> Tensor:
+        """Sorted, and over sqrt(n): the distance is a root of a *mean* square."""
+        return x.sort(-1).values / math.sqrt(x.shape[-1])
+
+    def distance(self, q: Tensor, k: Tensor) -> Tensor:
+        """See `wasserstein_1d`."""
+        return wasserstein_1d(q, k, 2, pairwise=True)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BuresW2(Distance):
+    """Full Gaussians in `dim` dimensions, packed as [mean, factor]: -W2 / tau, see `bures_w2`.
+
+    The factor L (dim, rank), with covariance L L^T, is Cholesky's or any other, flattened: (..., dim + dim * rank).
+
+    >>> q = torch.tensor([[0.0, 0.0, 1.0, 0.0, 0.0, 1.0]])
+    >>> BuresW2(2).scores(q, torch.cat([q, 3 * q]))
+    tensor([[-0.0000, -2.8284]])
+    """
+
+    dim: int
+    rank: int | None = None
+    tau: float | Tensor = 1.0
+
+    def distance(self, q: Tensor, k: Tensor) -> Tensor:
+        """See `factored_w2`."""
+        return factored_w2(*self._unpacked(q), *self._unpacked(k), pairwise=True)
+
+    def features(self, width: int) -> int:
+        """Those of a mean and a factor, whatever the width of the head."""
+        return self.dim * (1 + self._rank)
+
+    def width(self, q: Tensor, k: Tensor) -> int:
+        """Differences of factors, their rotations, and what singular values need on the way."""
+        return 8 * self.dim * self._rank + self.dim
+
+    @property
+    def _rank(self) -> int:
+        return self.dim if self.rank is None else self.rank
+
+    def _unpacked(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        wanted = self.features(0)
+        if x.shape[-1] != wanted:
+            _check.complain("q or k", f"width {x.shape[-1]}", f"{wanted}: a mean and a factor", "Match dim and rank.")
+        return x[..., : self.dim], x[..., self.dim :].reshape(*x.shape[:-1], self.dim, self._rank)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HistogramW1(Distance):
+    """Histograms over n ordered bins, the softmax of features (..., n): -W1 / tau, see `histogram_wasserstein`.
+
+    `support` (n,) gives the places of the bins; unless given they are 0, 1, ..., n - 1.
+
+    >>> HistogramW1().scores(torch.tensor([[9.0, -9.0, -9.0]]), torch.tensor([[-9.0, -9.0, 9.0]]))
+    tensor([[-2.]])
+    """
+
+    support: Tensor | None = None
+    tau: float | Tensor = 1.0
+
+    def distance(self, q: Tensor, k: Tensor) -> Tensor:
+        """See `histogram_wasserstein`."""
+        return histogram_wasserstein(q.softmax(-1), k.softmax(-1), self.support, pairwise=True)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class EntropicW2(Distance):
+    """Sets of points in `dim` dimensions, flattened (..., n * dim): -W / tau, see `entropic_wasserstein`.
+
+    `eps` is the entropy, in units of the squared distance; sets of queries and of keys may have different sizes.
+
+    >>> q = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
+    >>> EntropicW2(2).scores(q, q + 3)
+    tensor([[-4.2426]])
+    """
+
+    dim: int
+    eps: float = 0.05
+    iterations: int = 200
+    tau: float | Tensor = 1.0
+
+    def distance(self, q: Tensor, k: Tensor) -> Tensor:
+        """See `entropic_wasserstein`."""
+        return entropic_wasserstein(self._set(q), self._set(k), self.eps, pairwise=True, iterations=self.iterations)
+
+    def width(self, q: Tensor, k: Tensor) -> int:
+        """Costs, kernels and plans, each as large as the product of the sizes of the two sets."""
+        return 6 * (q.shape[-1] // self.dim) * (k.shape[-1] // self.dim)
+
+    def _set(self, x: Tensor) -> Tensor:
+        if x.shape[-1] % self.dim:
+            _check.complain("q or k", f"width {x.shape[-1]}", f"a multiple of dim = {self.dim}", "Flatten (n, dim).")
+        return x.reshape(*x.shape[:-1], -1, self.dim)
+
+
+def _half(x: Tensor) -> int:
+    if x.shape[-1] % 2:
+        _check.complain("q or k", f"width {x.shape[-1]}", "an even width, [mean, scale]", "Concatenate the two.")
+    return x.shape[-1] // 2
