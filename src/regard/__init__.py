@@ -1,12 +1,15 @@
 """Visual attention: affinities, maps and expectations, exact, fast and differentiable."""
 
-from regard import continuous
+from regard import continuous, nn, wasserstein
 from regard._attend import Map, Plan, attend, attention_weights, explain_attend
 from regard._check import checks
 from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Factored
 from regard.losses import entmax_loss, sparsemax_loss
+from regard.maps.gates import gate, inverse
 from regard.maps.simplex import entmax, mean, softmax, sparsemax
 from regard.maps.structured import tvmax
+from regard.maps.transport import Sinkhorn, Transport, sinkhorn
+from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, GaussianW2, HistogramW1, Unsquared
 
 __version__ = "0.1.0"
 
@@ -14,11 +17,19 @@ __all__ = [
     "Additive",
     "Affinity",
     "Bilinear",
+    "BuresW2",
     "Concatenation",
     "Dot",
+    "EmpiricalW2",
+    "EntropicW2",
     "Factored",
+    "GaussianW2",
+    "HistogramW1",
     "Map",
     "Plan",
+    "Sinkhorn",
+    "Transport",
+    "Unsquared",
     "attend",
     "attention_weights",
     "checks",
@@ -26,9 +37,14 @@ __all__ = [
     "entmax",
     "entmax_loss",
     "explain_attend",
+    "gate",
+    "inverse",
     "mean",
+    "nn",
+    "sinkhorn",
     "softmax",
     "sparsemax",
     "sparsemax_loss",
     "tvmax",
+    "wasserstein",
 ]
