@@ -104,7 +104,7 @@ def sinkhorn(
     a, b = _marginals(rows, columns, row_tops > -math.inf, column_tops > -math.inf, s, group)
     if _check.readable(s):
         run = Scaling(s.detach(), a.detach(), b.detach(), eps, group, top, keep=False)
-        plan, f, g, residual = _Sinkhorn.apply(s, a, b, run, most, tol, gradient)  # type: ignore[no-untyped-call]
+        plan, f, g, residual = _Sinkhorn.apply(s, a, b, run, most, tol, gradient)
         most = run.iterations
     else:
         plan, f, g, residual = _traceable(s, a, b, eps, most, group)

@@ -61,7 +61,7 @@ def lined_up(name: str, x: Tensor, other: str, y: Tensor, pairwise: bool, axes: 
             _check.complain(which, f"shape {tuple(z.shape)}", expected, "Add an axis with unsqueeze.")
     heads = x.shape[: x.dim() - least], y.shape[: y.dim() - least]
     try:
-        torch.broadcast_shapes(*heads)  # type: ignore[no-untyped-call]
+        torch.broadcast_shapes(*heads)
     except RuntimeError:
         _check.complain(
             other, f"shape {tuple(y.shape)}", f"leading axes that broadcast with {tuple(x.shape)}", "Match them."

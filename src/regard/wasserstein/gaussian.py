@@ -58,7 +58,7 @@ def bures_w2(m1: Tensor, c1: Tensor, m2: Tensor, c2: Tensor, pairwise: bool = Fa
             expected = f"{(*m.shape, m.shape[-1])}, from the shape of its mean"
             _check.complain(name, f"shape {tuple(c.shape)}", expected, "Variances alone: use gaussian_w2.")
         _check.finite(name, c)
-    roots = [_SquareRoot.apply(c) for c in (c1, c2)]  # type: ignore[no-untyped-call]
+    roots = [_SquareRoot.apply(c) for c in (c1, c2)]
     return factored_w2(m1, roots[0], m2, roots[1], pairwise).to(dtype)
 
 

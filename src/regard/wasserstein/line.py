@@ -45,7 +45,7 @@ def wasserstein_1d(
     y, y_steps = _quantiles(y, _weights("y_weights", y_weights, y))
     x, y = as_pairs(x, y, pairwise, 1)
     x_steps, y_steps = as_pairs(x_steps, y_steps, pairwise, 1)
-    shape = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])  # type: ignore[no-untyped-call]
+    shape = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
     x, x_steps, y, y_steps = (z.expand(*shape, z.shape[-1]) for z in (x, x_steps, y, y_steps))
     # Between two neighbouring steps of either function both are constant; the last step of both is at one.
     ends = torch.cat([x_steps, y_steps], -1).sort(-1).values
