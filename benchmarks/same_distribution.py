@@ -67,8 +67,8 @@ class Model(nn.Module):
         return self.answer(torch.cat([x, self.attention(x)], -1)).squeeze(-1)
 
 
-def learn(attention: Callable[[], nn.Module], deep: bool, steps: int, seed: int = 0) -> float:
-    """Train from scratch; the mean squared error on 1,000 new sequences."""
+def learn(attention: Callable[[], nn.Module], deep: bool, steps: int, seed: int = 0, rounds: int = 16) -> float:
+    """Train from scratch; the mean squared error on so many rounds of 64 new sequences."""
     torch.manual_seed(seed)
     model = Model(attention(), deep)
     optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
@@ -83,8 +83,8 @@ def learn(attention: Callable[[], nn.Module], deep: bool, steps: int, seed: int 
         schedule.step()
     torch.manual_seed(10_000)
     with torch.no_grad():
-        tokens, answer = draw(1000)
-        return float(mse_loss(model(tokens), answer))
+        new = [draw(64) for _ in range(rounds)]
+        return statistics.mean(float(mse_loss(model(tokens), answer)) for tokens, answer in new)
 
 
 def wasserstein(affinity: object, map_: Callable[[], object] = lambda: softmax) -> Callable[[], nn.Module]:
@@ -93,6 +93,7 @@ def wasserstein(affinity: object, map_: Callable[[], object] = lambda: softmax) 
 
 
 DOT = "scaled dot product"
+SLOW = {"entropic W2, softmax"}  # gets fewer steps, and the report says so
 CONTESTANTS: dict[str, Callable[[], nn.Module]] = {
     DOT: lambda: DotSelfAttention(DIM, 2),
     "Gaussian W2^2, softmax": wasserstein(None),
@@ -104,21 +105,23 @@ CONTESTANTS: dict[str, Callable[[], nn.Module]] = {
     "empirical W2^2, Sinkhorn": wasserstein(EmpiricalW2(), Sinkhorn),
     "Bures W2, softmax": wasserstein(BuresW2(2, tau=0.5)),
     "histogram W1, softmax": wasserstein(HistogramW1(tau=0.5)),
-    "entropic W2, softmax": wasserstein(EntropicW2(2, eps=0.5, iterations=10, tau=0.5)),
+    "entropic W2, softmax": wasserstein(EntropicW2(4, eps=0.5, iterations=10, tau=0.5)),
 }
 
 
-def main(steps: int = 1000, seeds: int = 3) -> None:
+def main(steps: int = 500, seeds: int = 2) -> None:
     rows = []
     for deep in (False, True):
         tokens = "tokens embedded by a network" if deep else "tokens embedded linearly"
         errors = {}
         for name, attention in CONTESTANTS.items():
             start = time.perf_counter()
-            runs = [learn(attention, deep, steps, seed) for seed in range(seeds)]
+            share = 5 if name in SLOW else 1
+            runs = [learn(attention, deep, steps // share, seed) for seed in range(seeds)]
             errors[name] = statistics.mean(runs)
             spent = time.perf_counter() - start
             print(f"{tokens}: {name}: {[round(r, 3) for r in runs]} in {spent:.0f} s", file=sys.stderr, flush=True)
             if name != DOT:
-                rows.append(Row(f"{name}; {tokens}", "mse", errors[name], DOT, errors[DOT]))
+                note = f" ({steps // share} steps, not {steps})" if share > 1 else ""
+                rows.append(Row(f"{name}{note}; {tokens}", "mse", errors[name], DOT, errors[DOT]))
     report("same_distribution", rows)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from benchmarks.same_distribution import CONTESTANTS, DOT, learn
+from benchmarks.same_distribution import CONTESTANTS, DOT, SLOW, learn
 
 
 @pytest.mark.parametrize("name", [n for n in CONTESTANTS if n != DOT])
 def test_it_trains(name: str) -> None:
-    steps = 30 if name.startswith("entropic") else 80
-    untrained, trained = (learn(CONTESTANTS[name], True, n) for n in (2, steps))
+    steps = 25 if name in SLOW else 80
+    untrained, trained = (learn(CONTESTANTS[name], True, n, rounds=2) for n in (2, steps))
     assert trained < 0.75 * untrained
     assert trained < 0.75
 

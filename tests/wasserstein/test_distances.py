@@ -185,6 +185,9 @@ def test_gaussians_equal_pot(seed: int, d: int) -> None:
 def test_bures_is_accurate_near_zero_and_has_its_gradient_at_equal_eigenvalues() -> None:
     c = covariances(3, 3)[0].float()
     assert bures_w2(torch.zeros(3), c, torch.zeros(3), c) < 1e-5
+    flat = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
+    assert bures_w2(torch.zeros(2), flat, torch.zeros(2), flat) < 1e-5
+    assert bures_w2(torch.zeros(2), flat, torch.zeros(2), 0 * flat) == pytest.approx(2**0.5)
     near = torch.eye(3, dtype=torch.float64) * 2
     near.requires_grad_()
     other = covariances(3, 3)[0]

@@ -75,12 +75,25 @@ def factored_w2(m1: Tensor, l1: Tensor, m2: Tensor, l2: Tensor, pairwise: bool =
     m1, m2 = as_pairs(m1, m2, pairwise, 1)
     l1, l2 = as_pairs(l1, l2, pairwise, 2)
     with torch.no_grad():
-        u, _, vh = torch.linalg.svd(l1.mT @ l2, full_matrices=False)
-        rotation = (u @ vh).mT
+        rotation = _polar(l1.mT @ l2).mT
     apart = (l1 - l2 @ rotation).flatten(-2)
     means = (m1 - m2).expand(*apart.shape[:-1], m1.shape[-1])
     apart = torch.cat([means, apart], -1)
     return power_mean(apart, torch.ones_like(apart[..., :1]), 2).to(dtype)
+
+
+def _polar(x: Tensor) -> Tensor:
+    """The orthogonal matrix nearest to each x (..., r, r)."""
+    if x.shape[-1] != 2:
+        u, _, vh = torch.linalg.svd(x)
+        return u @ vh
+    # For r = 2 it is x plus or minus its cofactors, over the sum of the singular values.
+    a, b, c, d = x.flatten(-2).unbind(-1)
+    sign = torch.where(a * d < b * c, -1.0, 1.0).to(x.dtype)
+    diagonal, off = a + sign * d, b - sign * c
+    size = torch.hypot(diagonal, off)
+    diagonal, off = torch.where(size > 0, diagonal / size, 1), torch.where(size > 0, off / size, 0)
+    return torch.stack([diagonal, off, -sign * off, sign * diagonal], -1).unflatten(-1, (2, 2))
 
 
 class _SquareRoot(Function):
