@@ -38,6 +38,8 @@ def reduced(x: Tensor, group: dist.ProcessGroup | None, op: dist.ReduceOp.RedOpT
 
 def times_rows(u: Tensor, matrix: Tensor) -> Tensor:
     """u M: (..., B) and (..., B, K) to (..., K)."""
+    if _tiny(matrix):
+        return (u.unsqueeze(-1) * matrix).sum(-2)
     parts, rows = _parts(matrix)
     if parts is None:
         return (u.unsqueeze(-2) @ matrix).squeeze(-2)
@@ -47,11 +49,18 @@ def times_rows(u: Tensor, matrix: Tensor) -> Tensor:
 
 def times_columns(matrix: Tensor, v: Tensor) -> Tensor:
     """M v: (..., B, K) and (..., K) to (..., B). The vector stands on the left: products with a row are much faster."""
+    if _tiny(matrix):
+        return (matrix * v.unsqueeze(-2)).sum(-1)
     parts, rows = _parts(matrix)
     if parts is None:
         return (v.unsqueeze(-2) @ matrix.mT).squeeze(-2)
     head = torch.bmm(v.expand(SPLIT, 1, -1), parts.mT).flatten()
     return head if rows == matrix.shape[0] else torch.cat([head, matrix[rows:] @ v])
+
+
+def _tiny(matrix: Tensor) -> bool:
+    """Many small matrices: calling a product for each of them would take longer than the product."""
+    return matrix.dim() > 2 and matrix.shape[-2] * matrix.shape[-1] <= 256
 
 
 def _parts(matrix: Tensor) -> tuple[Tensor | None, int]:

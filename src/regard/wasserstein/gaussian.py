@@ -86,14 +86,15 @@ def _polar(x: Tensor) -> Tensor:
     """The orthogonal matrix nearest to each x (..., r, r)."""
     if x.shape[-1] != 2:
         u, _, vh = torch.linalg.svd(x)
-        return u @ vh
+        nearest: Tensor = u @ vh
+        return nearest
     # For r = 2 it is x plus or minus its cofactors, over the sum of the singular values.
     a, b, c, d = x.flatten(-2).unbind(-1)
     sign = torch.where(a * d < b * c, -1.0, 1.0).to(x.dtype)
     diagonal, off = a + sign * d, b - sign * c
     size = torch.hypot(diagonal, off)
     diagonal, off = torch.where(size > 0, diagonal / size, 1), torch.where(size > 0, off / size, 0)
-    return torch.stack([diagonal, off, -sign * off, sign * diagonal], -1).unflatten(-1, (2, 2))
+    return torch.stack([diagonal, off, -sign * off, sign * diagonal], -1).reshape(x.shape)
 
 
 class _SquareRoot(Function):
