@@ -1,7 +1,6 @@
 """Sinkhorn: against the published loop, an exact assignment, autograd, and itself over two processes."""
 
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -271,36 +270,42 @@ def test_complaints(arguments: dict, words: str) -> None:
         sinkhorn(**({"s": torch.zeros(2, 3)} | arguments))
 
 
-def _process(rank: int, store: str, out: str, eps: float, settings: dict) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+SETTINGS = [
+    {"eps": 0.05, "iterations": 3},
+    {"eps": 1e-3, "iterations": 12},
+    {"eps": 0.1, "tol": 1e-5, "gradient": "implicit"},
+]
+
+
+def _scores() -> Tensor:
     torch.manual_seed(0)
     s = trained_like(23, 7)
     s[4] = -INF
-    mine = (s[:9] if rank == 0 else s[9:]).requires_grad_()
-    result = sinkhorn(mine, eps, group=dist.group.WORLD, **settings)
-    result.weights.square().sum().backward()
-    torch.save((result.plan.detach(), result.potentials[1].detach(), result.residual, mine.grad), f"{out}/{rank}")
+    return s
+
+
+def _process(rank: int, store: str, out: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    for i, settings in enumerate(SETTINGS):
+        mine = (_scores()[:9] if rank == 0 else _scores()[9:]).requires_grad_()
+        result = sinkhorn(mine, group=dist.group.WORLD, **settings)
+        result.weights.square().sum().backward()
+        parts = (result.plan.detach(), result.potentials[1].detach(), result.residual, mine.grad)
+        torch.save(parts, f"{out}/{i}-{rank}")
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(
-    ("eps", "settings"),
-    [(0.05, {"iterations": 3}), (1e-3, {"iterations": 12}), (0.1, {"tol": 1e-5, "gradient": "implicit"})],
-)
-def test_two_processes_equal_one(tmp_path: Path, eps: float, settings: dict) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    mp.spawn(_process, (str(tmp_path / "store"), str(tmp_path), eps, settings), nprocs=2)
-    parts = [torch.load(tmp_path / str(rank)) for rank in range(2)]
-    torch.manual_seed(0)
-    s = trained_like(23, 7)
-    s[4] = -INF
-    s.requires_grad_()
-    result = sinkhorn(s, eps, **settings)
-    result.weights.square().sum().backward()
-    torch.testing.assert_close(torch.cat([p[0] for p in parts]), result.plan, rtol=0, atol=1e-7)
-    torch.testing.assert_close(23 * torch.cat([p[0] for p in parts]), 23 * result.plan, rtol=0, atol=1e-6)
-    for part in parts:
-        torch.testing.assert_close(part[1], result.potentials[1], rtol=0, atol=1e-5)
-        torch.testing.assert_close(part[2], result.residual, rtol=1e-3, atol=1e-6)
-    torch.testing.assert_close(torch.cat([p[3] for p in parts]), s.grad, rtol=1e-3, atol=1e-4)
+def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    mp.spawn(_process, (str(tmp_path / "store"), str(tmp_path)), nprocs=2)
+    for i, settings in enumerate(SETTINGS):
+        parts = [torch.load(tmp_path / f"{i}-{rank}") for rank in range(2)]
+        s = _scores().requires_grad_()
+        result = sinkhorn(s, **settings)
+        result.weights.square().sum().backward()
+        torch.testing.assert_close(23 * torch.cat([p[0] for p in parts]), 23 * result.plan, rtol=0, atol=1e-6)
+        for part in parts:
+            torch.testing.assert_close(part[1], result.potentials[1], rtol=0, atol=1e-5)
+            torch.testing.assert_close(part[2], result.residual, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(torch.cat([p[3] for p in parts]), s.grad, rtol=1e-3, atol=1e-4)
