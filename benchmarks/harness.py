@@ -47,7 +47,7 @@ class Row:
     @property
     def ratio(self) -> float:
         """How many times better ours is (above one) or worse (below one): theirs divided by ours."""
-        return self.theirs / self.ours
+        return self.theirs / self.ours if self.ours > 0 else float("inf")
 
 
 def race(contestants: dict[str, Callable[[], object]], seconds: float = 1.0, least: int = 5) -> dict[str, Timing]:
@@ -71,15 +71,22 @@ def _summary(times: list[float]) -> Timing:
 
 def peak_memory(setup: str, run: str) -> float:
     """MB by which `run` raises the high-water mark of a fresh process that has already executed `setup`."""
-    code = (
-        "import resource\n"
-        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
-        f"{setup}\nbefore = peak()\n{run}\nprint('PEAK', peak() - before)\n"
-    )
+    code = f"{PEAK}\n{setup}\nbefore = peak()\n{run}\nprint('PEAK', peak() - before)\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the measured process failed:\n{done.stderr}")
     return float(done.stdout.split("PEAK")[1])
+
+
+# Linux's VmHWM belongs to the program; what getrusage gives a child starts from the size of its parent.
+PEAK = """
+import re, resource, sys
+def peak():
+    try:
+        return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+"""
 
 
 def installed(package: str) -> str | None:

@@ -1,8 +1,6 @@
 """Every pair of affinity and map equals the obvious program, whichever algorithm `attend` takes."""
 
 import math
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -15,6 +13,7 @@ from reference.structured import tvmax as reference_tvmax
 from torch.autograd import gradcheck, gradgradcheck
 
 import regard
+from benchmarks.harness import peak_memory
 from regard import Additive, Bilinear, Concatenation, Dot, attend, explain_attend
 from regard._attend import BUDGET
 
@@ -346,18 +345,13 @@ def test_compile_and_function_transforms(name, map_name):
 @pytest.mark.parametrize("map_name", ["sparsemax", "softmax"])
 def test_memory_is_that_of_blocks(map_name):
     """Forward and backward at N = 4096, batch 2: one matrix of scores alone would take 134 MB."""
-    code = f"""
-import resource, torch, regard
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    setup = f"""
+import torch, regard
 q, k, v = (torch.randn(2, 4096, 32, requires_grad=True) for _ in range(3))
 run = lambda n: regard.attend(q[:, :n], k[:, :n], v[:, :n], map=regard.{map_name}, causal=True).sum().backward()
 run(64)
-before = peak()
-run(4096)
-print(peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 120
+    assert 0 < peak_memory(setup, "run(4096)") < 120
 
 
 def test_empty_queries_and_batches():
