@@ -1,4 +1,4 @@
-"""Each pair of affinity and map against the explicit N x N program: time, and memory at N = 16,384."""
+"""The algorithms that never form the scores, against the explicit N x N program and against the bare kernel."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -7,29 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.harness import Row, peak_memory, race, report
+from benchmarks.harness import Row, race, report
 from regard import Bilinear, Concatenation, Dot, attend, mean, softmax
 
 BATCH, WIDTH = 2, 64
 
-SETUP = """
-import torch, regard
-from functools import partial
-torch.manual_seed(0)
-def inputs(n, queries=None):
-    return [torch.randn(2, m, 64, requires_grad=True) for m in (queries or n, n, n)]
-w = torch.randn(64) / 8
-affinity = {{"dot": regard.Dot(), "bilinear": regard.Bilinear(torch.randn(64, 64) / 64),
-            "concatenation": regard.Concatenation(w, w), "additive": regard.Additive(w)}}["{affinity}"]
-map = {{"softmax": regard.softmax, "sparsemax": regard.sparsemax, "entmax 1.5": regard.entmax, "mean": regard.mean,
-       "entmax 1.3": partial(regard.entmax, alpha=1.3)}}["{map}"]
-regard.attend(*inputs(64), affinity, map).sum().backward()
-q, k, v = inputs({n}, {queries})
-"""
-
 
 def main() -> None:
-    report("attend", chain(explicit_rows(), sdpa_rows(), memory_rows()))
+    report("attend", chain(explicit_rows(), sdpa_rows()))
 
 
 def both(f: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], object]]:
@@ -104,18 +89,3 @@ def sdpa_rows() -> Iterator[Row]:
                     "at least 0.9x",
                     t["by hand"].median / t["ours"].median >= 0.9,
                 )
-
-
-def memory_rows() -> Iterator[Row]:
-    """MB above the inputs, forward and backward, in a process of its own; the explicit scores and weights alone take
-    2 x 2 x N x N x 4 bytes."""
-    n = 16384
-    for affinity in ("dot", "bilinear", "concatenation", "additive"):
-        for map_name in ("softmax", "sparsemax", "entmax 1.5", "entmax 1.3", "mean"):
-            # The additive affinity takes N x N x d hyperbolic tangents: a part of the queries, the same blocks.
-            queries = 1024 if affinity == "additive" else n
-            setup = SETUP.format(affinity=affinity, map=map_name, n=n, queries=queries)
-            used = peak_memory(setup, "regard.attend(q, k, v, affinity, map).sum().backward()")
-            explicit = 2 * 2 * queries * n * 4 / 2**20
-            case = f"{affinity} x {map_name}, {queries} queries, {n} keys"
-            yield Row(case, "MB", used, "scores and weights", explicit, "at most 400 MB", used <= 400)
