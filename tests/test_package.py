@@ -12,7 +12,7 @@ import regard
 SOURCE = Path(regard.__file__).parent
 # Each layer may import from the layers before it, and from its own.
 LAYERS = [
-    {"_check"},
+    {"_check", "_once"},
     {"affinity", "maps", "continuous", "wasserstein", "_split"},
     {"_algorithms", "_attend", "losses"},
     {"nn"},

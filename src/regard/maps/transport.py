@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from regard import _check
+from regard._once import once
 from regard.maps import _adjoint
 from regard.maps._scaling import Scaling, log_iteration, quotient, reduced, share_error, start
 
@@ -104,6 +104,7 @@ def sinkhorn(
     a, b = _marginals(rows, columns, row_tops > -math.inf, column_tops > -math.inf, s, group)
     if _check.readable(s):
         run = Scaling(s.detach(), a.detach(), b.detach(), eps, group, top, keep=False)
+        s, a, b = (once(x, "sinkhorn") for x in (s, a, b))
         plan, f, g, residual = _Sinkhorn.apply(s, a, b, run, most, tol, gradient)
         most = run.iterations
     else:
@@ -208,7 +209,6 @@ class _Sinkhorn(Function):
         return plan, f.to(s.dtype), g.to(s.dtype), residual
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dplan: Tensor, df: Tensor, dg: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         run: Scaling = ctx.run
         # A potential of -inf belongs to a row or column without mass, and does not move.

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from regard import _check
+from regard._once import once
 from regard.wasserstein._root import as_pairs, computed, lined_up, norm_between, power_mean, same_last
 
 
@@ -58,7 +58,7 @@ def bures_w2(m1: Tensor, c1: Tensor, m2: Tensor, c2: Tensor, pairwise: bool = Fa
             expected = f"{(*m.shape, m.shape[-1])}, from the shape of its mean"
             _check.complain(name, f"shape {tuple(c.shape)}", expected, "Variances alone: use gaussian_w2.")
         _check.finite(name, c)
-    roots = [_SquareRoot.apply(c) for c in (c1, c2)]
+    roots = [_SquareRoot.apply(once(c, "bures_w2")) for c in (c1, c2)]
     return factored_w2(m1, roots[0], m2, roots[1], pairwise).to(dtype)
 
 
@@ -69,6 +69,7 @@ def factored_w2(m1: Tensor, l1: Tensor, m2: Tensor, l2: Tensor, pairwise: bool =
     tensor(1.)
     """
     (m1, l1, m2, l2), dtype = computed(m1=m1, l1=l1, m2=m2, l2=l2)
+    l1, l2 = once(l1, "factored_w2"), once(l2, "factored_w2")
     same_last("m1", m1, "m2", m2)
     same_last("l1", l1, "l2", l2, axes=2)
     lined_up("m1", m1, "m2", m2, pairwise, 1)
@@ -109,7 +110,6 @@ class _SquareRoot(Function):
         return root
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         roots, vectors = ctx.saved_tensors
         sums = roots.unsqueeze(-1) + roots.unsqueeze(-2)

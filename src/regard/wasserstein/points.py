@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._once import once
 from regard.maps.transport import sinkhorn
 from regard.wasserstein._root import as_pairs, computed, lined_up, mass, norm_between, root, same_last
 from regard.wasserstein.line import wasserstein_1d
@@ -74,7 +75,7 @@ def entropic_wasserstein(
     (...), or with `pairwise` all pairs (..., Lq, Lk), each a Sinkhorn problem of its own, solved together.
 
     Sinkhorn runs to a residual of `tol` (1e-9 in float64, else 1e-5), at most `iterations`. Debiased, the gradient in
-    points and weights follows from the envelope theorem, with the plan held; otherwise it goes through the plan,
+    points and weights follows from the envelope theorem, with the plan held, once; otherwise it goes through the plan,
     implicitly. It is zero at distance zero.
 
     >>> x = torch.tensor([[0.0], [1.0]])
@@ -112,7 +113,7 @@ def exact_wasserstein(
     sum to one, uniform if not given. Returns (...), or with `pairwise` all pairs (..., Lq, Lk). Needs the package POT
     (`pip install regard[transport]`); it runs on the CPU, one problem after another.
 
-    Differentiable in points and weights by the envelope theorem, with plan and dual held; zero at distance zero.
+    Differentiable in points and weights by the envelope theorem, with plan and dual held, once; zero at distance zero.
 
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     >>> exact_wasserstein(x, torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
@@ -122,6 +123,7 @@ def exact_wasserstein(
     (x, y), dtype = _points(x, y, pairwise)
     p = _check.number("p", p, at_least=1)
     a, b = _weights("x_weights", x_weights, x), _weights("y_weights", y_weights, y)
+    x, y, a, b = (once(z, "exact_wasserstein") for z in (x, y, a, b))
     a, b = as_pairs(a, b, pairwise, 1)
     cost = _cost(*as_pairs(x, y, pairwise, 2), p)
     a, b = _full(a, cost, -2), _full(b, cost, -1)
@@ -149,6 +151,7 @@ def _entropic_cost(
     x: Tensor, y: Tensor, a: Tensor, b: Tensor, eps: float, p: float, iterations: int, tol: float
 ) -> Tensor:
     """The optimal value (6.18) of the entropic problem, with gradients by the envelope theorem."""
+    x, y, a, b = (once(z, "entropic_wasserstein") for z in (x, y, a, b))
     cost = _cost(x, y, p)
     a, b = _full(a, cost, -2), _full(b, cost, -1)
     result = sinkhorn(-cost.detach(), eps, iterations, tol, a.detach(), b.detach())
