@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard._once import once
 from regard.continuous._small import matrices
 
 Jacobians = tuple[Tensor, Tensor, Tensor]
@@ -20,7 +21,8 @@ def with_jacobian(compute: Compute, mean: Tensor, covariance: Tensor) -> Tensor:
     `mean` (..., d), `covariance` (..., d, d); `compute` returns r (..., N), dr/dmean (..., N, d) and dr/dcovariance
     (..., N, d, d). Differentiable once: a second derivative raises instead of being silently wrong.
     """
-    result: Tensor = _Expectation.apply(mean, covariance, compute)[0]
+    what = "an expectation by chord quadrature (unlike one of a FourierBasis)"
+    result: Tensor = _Expectation.apply(once(mean, what), once(covariance, what), compute)[0]
     return result
 
 
@@ -36,35 +38,14 @@ class _Expectation(torch.autograd.Function):
         _, by_mean, by_covariance = output
         ctx.mark_non_differentiable(by_mean, by_covariance)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:2], by_mean, by_covariance)
+        ctx.save_for_backward(by_mean, by_covariance)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None, None]:
         if grad is None:
             return None, None, None
-        by_mean, by_covariance = _Contraction.apply(grad, *ctx.saved_tensors)
-        return by_mean, by_covariance, None
-
-
-class _Contraction(torch.autograd.Function):
-    """The vector-Jacobian product. It takes mean and covariance only to know when somebody differentiates it."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(grad: Tensor, mean: Tensor, covariance: Tensor, by_mean: Tensor, by_covariance: Tensor) -> Any:
+        by_mean, by_covariance = ctx.saved_tensors
         d = by_mean.shape[-1]
         # One product for both: (..., 1, N) @ (..., N, d + d d).
         out = (grad.unsqueeze(-2) @ torch.cat([by_mean, by_covariance.flatten(-2)], -1)).squeeze(-2)
-        return out[..., :d].clone(), matrices(out[..., d:])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> NoReturn:
-        raise RuntimeError(
-            "an expectation by chord quadrature was differentiated twice, which is not available. "
-            "Use a FourierBasis: its expectations can be differentiated as often as you like."
-        )
+        return out[..., :d], matrices(out[..., d:]), None
