@@ -13,6 +13,15 @@ from regard import _check
 from regard._split import split_sum
 from regard.affinity import Concatenation, Dot, Factored
 
+
+def batch_of(*tensors: Tensor) -> torch.Size:
+    """The leading dimensions of tensors (..., L, d), broadcast."""
+    first = tensors[0].shape[:-2]
+    if all(x.shape[:-2] == first for x in tensors[1:]):
+        return first
+    return torch.Size(torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)))
+
+
 Rows = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
@@ -34,8 +43,8 @@ def fused(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tensor | No
         q, k = pad(q, (0, out_width - width)), pad(k, (0, out_width - width))
     elif out_width < width:
         v = pad(v, (0, width - out_width))
-    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-    q, k, v = (_four_axes(x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
+    batch = batch_of(q, k, v)
+    q, k, v = (_four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
     lq, lk = q.shape[-2], k.shape[-2]
     if causal and (mask is not None or lq != lk):
         allowed = torch.ones(lq, lk, dtype=torch.bool, device=q.device).tril(lk - lq)
@@ -45,7 +54,9 @@ def fused(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tensor | No
         mask = mask.expand(*(batch[:-1] if len(batch) > 2 else mask.shape[:-3]), *mask.shape[-3:-1], lk)
         mask = _four_axes(mask)
     c = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
-    return c[..., :out_width].reshape(*batch, lq, out_width)
+    if out_width < width:
+        c = c[..., :out_width]
+    return c if len(batch) == 2 else c.reshape(*batch, lq, out_width)
 
 
 def _four_axes(x: Tensor) -> Tensor:
@@ -145,5 +156,5 @@ def _centred(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _same_batch(*tensors: Tensor) -> tuple[Tensor, ...]:
-    lead = torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))
+    lead = batch_of(*tensors)
     return tuple(x.expand(*lead, *x.shape[-2:]) for x in tensors)

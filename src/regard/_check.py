@@ -5,6 +5,7 @@ A complaint names the argument, says what came, what was expected, and how to fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -138,26 +139,11 @@ def count(argument: str, value: Any, *, at_least: int = 1) -> int:
 
 def finite(argument: str, x: Tensor) -> None:
     """No NaN and no infinity, if values are to be checked. One pass and no copy while all is well."""
-    if not values_checked(x) or x.numel() == 0 or bool(x.detach().sum().isfinite()):
+    if not values_checked(x) or x.numel() == 0 or math.isfinite(x.detach().sum().item()):
         return
     if not bool(x.isfinite().all()):
         bad = "NaN" if bool(x.isnan().any()) else "an infinity"
         complain(argument, bad, "finite numbers", "Look for a division by zero or an overflow before this call.")
-
-
-def grid_shape(shape: Any, length: int) -> tuple[int, int]:
-    """(height, width) of a grid whose cells lie along an axis of `length`."""
-    if not isinstance(shape, (tuple, list)) or len(shape) != 2:
-        complain("shape", repr(shape), "(height, width)", "Leave it out if the last two axes are the grid.", TypeError)
-    height, width = count("shape[0]", shape[0]), count("shape[1]", shape[1])
-    if height * width != length:
-        complain(
-            "shape",
-            f"{(height, width)}, {height * width} cells",
-            f"the {length} entries along the last axis of s",
-            "Leave it out if the last two axes are the grid.",
-        )
-    return height, width
 
 
 def score_maxima(maxima: Tensor) -> None:
@@ -167,9 +153,11 @@ def score_maxima(maxima: Tensor) -> None:
         complain("s", bad, "scores below +inf", "Only -inf is meaningful: it masks an entry.")
 
 
-def overflow(c: Tensor) -> None:
-    """A context computed from finite q, k and v that is not finite: the scores went past the range of their dtype."""
-    if values_checked(c) and not bool(c.detach().sum().isfinite()) and not bool(c.isfinite().all()):
+def context(c: Tensor, **inputs: Tensor) -> None:
+    """A finite context; otherwise say which of the `inputs` is not, or that the scores went past their dtype."""
+    if values_checked(c) and not math.isfinite(c.detach().sum().item()) and not bool(c.isfinite().all()):
+        for argument, x in inputs.items():
+            finite(argument, x)
         complain(
             "q, k", f"scores that overflow {c.dtype}", "finite scores", "Scale queries or keys down, or use Dot(scale)."
         )
@@ -199,3 +187,18 @@ def covariance(argument: str, x: Tensor) -> None:
     finite(argument, x)
     if values_checked(x) and not bool((x.detach().diagonal(dim1=-2, dim2=-1) > 0).all()):
         complain(argument, "a variance <= 0", "positive definite matrices", "Build it as L L^T, see from_cholesky.")
+
+
+def grid_shape(shape: Any, length: int) -> tuple[int, int]:
+    """(height, width) of a grid whose cells lie along an axis of `length`."""
+    if not isinstance(shape, (tuple, list)) or len(shape) != 2:
+        complain("shape", repr(shape), "(height, width)", "Leave it out if the last two axes are the grid.", TypeError)
+    height, width = count("shape[0]", shape[0]), count("shape[1]", shape[1])
+    if height * width != length:
+        complain(
+            "shape",
+            f"{(height, width)}, {height * width} cells",
+            f"the {length} entries along the last axis of s",
+            "Leave it out if the last two axes are the grid.",
+        )
+    return height, width
