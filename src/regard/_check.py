@@ -137,6 +137,13 @@ def count(argument: str, value: Any, *, at_least: int = 1) -> int:
     return value
 
 
+def share(argument: str, value: Any) -> float:
+    """A part of a whole that is not all of it, as dropout takes it."""
+    if number(argument, value, at_least=0) >= 1:
+        complain(argument, value, "a share in [0, 1)", "0 switches it off.")
+    return float(value)
+
+
 def finite(argument: str, x: Tensor) -> None:
     """No NaN and no infinity, if values are to be checked. One pass and no copy while all is well."""
     if not values_checked(x) or x.numel() == 0 or math.isfinite(x.detach().sum().item()):

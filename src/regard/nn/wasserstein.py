@@ -72,10 +72,8 @@ class WassersteinSelfAttention(nn.Module):
         self.affinity = GaussianW2(tau=(2 * dim // heads) ** 0.5) if affinity is None else affinity
         if not isinstance(self.affinity, Distance):
             _check.complain("affinity", type(affinity).__name__, "a Distance", "Try regard.GaussianW2().", TypeError)
-        if not 0 <= dropout < 1:
-            _check.complain("dropout", dropout, "a share in [0, 1)", "0 switches it off.")
         self.map = map
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(_check.share("dropout", dropout))
         features = heads * self.affinity.features(dim // heads)
         self.query, self.key = nn.Linear(dim, features, bias), nn.Linear(dim, features, bias)
         self.value, self.out = nn.Linear(dim, dim, bias), nn.Linear(dim, dim, bias)

@@ -1,0 +1,180 @@
+"""Multi-head attention with any affinity and any map, in the shape of torch's own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from regard import _check
+from regard._attend import Map
+from regard.affinity import Affinity, Dot
+from regard.maps.simplex import softmax
+from regard.nn._heads import attend_heads, masks_of_torch
+from regard.nn.learned import check_affinity, check_map, name_of
+
+
+class MultiheadAttention(nn.Module):
+    """Drop-in for `torch.nn.MultiheadAttention` that takes an affinity and a map (docs/math.md, 4.1, in every head).
+
+    The same call, the same masks (True leaves a key *out*, as in torch), the same return and the same parameters: it
+    loads that module's `state_dict`, and with `Dot()` and `softmax` it gives the same numbers. `batch_first` is True
+    unless given, and there is no `add_bias_kv` nor `add_zero_attn`.
+
+    `affinity` is any of regard's, or `Learned(...)` for one that holds tensors; a Wasserstein one makes its
+    distributions of the features of a head, [mean, scale] in their two halves for `GaussianW2`. `map` is any map:
+    `softmax`, `sparsemax`, `functools.partial(entmax, alpha=1.5)`, `Entmax(num_heads)` with a learned alpha, a
+    doubly stochastic `Sinkhorn()`. Which algorithm computes it is `regard.explain_attend`'s to say; with
+    `need_weights`, which is True unless given, all weights are in memory. Dropout falls on the weights.
+
+    A query with no key left gets weights of zero and the bias of the output projection, where torch gives NaN.
+
+    >>> from regard import sparsemax
+    >>> layer = MultiheadAttention(16, 4, map=sparsemax)
+    >>> x = torch.randn(2, 5, 16)
+    >>> c, p = layer(x, x, x)
+    >>> c.shape, p.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
+    >>> layer
+    MultiheadAttention(
+      embed_dim=16, num_heads=4, affinity=Dot(scale=None), map=sparsemax
+      (out_proj): Linear(in_features=16, out_features=16, bias=True)
+    )
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = True,
+        *,
+        affinity: Affinity | nn.Module = Dot(),  # noqa: B008  (immutable)
+        map: Map = softmax,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Make the projections, with torch's initial values."""
+        super().__init__()
+        self.embed_dim = _check.count("embed_dim", embed_dim)
+        self.num_heads = _check.count("num_heads", num_heads)
+        if embed_dim % num_heads:
+            remedy = "Choose another number of heads."
+            _check.complain("num_heads", num_heads, f"a divisor of embed_dim = {embed_dim}", remedy)
+        self.head_dim = embed_dim // num_heads
+        self.kdim = embed_dim if kdim is None else _check.count("kdim", kdim)
+        self.vdim = embed_dim if vdim is None else _check.count("vdim", vdim)
+        self.dropout = _check.share("dropout", dropout)
+        self.batch_first = batch_first
+        check_affinity(affinity)
+        check_map(map)
+        self.affinity = affinity
+        self.map = map
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+
+        packed = self.kdim == embed_dim and self.vdim == embed_dim
+        self.in_proj_weight = parameter(3 * embed_dim, embed_dim) if packed else None
+        self.q_proj_weight = None if packed else parameter(embed_dim, embed_dim)
+        self.k_proj_weight = None if packed else parameter(embed_dim, self.kdim)
+        self.v_proj_weight = None if packed else parameter(embed_dim, self.vdim)
+        self.in_proj_bias = parameter(3 * embed_dim) if bias else None
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self._reset_parameters()
+
+    def _reset_parameters(self) -> None:
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            nn.init.zeros_(self.in_proj_bias)
+            nn.init.zeros_(self.out_proj.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output like `query`, and weights (B, Lq, Lk), or (B, H, Lq, Lk) if not averaged, or None if not needed.
+
+        `query` (B, Lq, embed_dim), `key` (B, Lk, kdim), `value` (B, Lk, vdim); (L, B, ...) without `batch_first`;
+        (L, ...) without a batch. `key_padding_mask` (B, Lk) and `attn_mask` (Lq, Lk) or (B * H, Lq, Lk) are boolean,
+        True where a key is left out, or are added to the scores. `is_causal` lets the last query see every key, the
+        one before it all but the last, and so on; it needs no `attn_mask`, and holds beside one.
+        """
+        self._check_inputs(query, key, value)
+        q, k, v = (self._split(x) for x in self._project(query, key, value))
+        mask, bias = masks_of_torch(key_padding_mask, attn_mask, torch.Size((*q.shape[:-1], k.shape[-2])))
+        c, p = attend_heads(
+            q,
+            k,
+            v,
+            self.affinity() if isinstance(self.affinity, nn.Module) else self.affinity,
+            self.map,
+            mask,
+            causal=is_causal,
+            bias=bias,
+            dropout=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+        )
+        c = c.transpose(-3, -2) if self.batch_first or c.dim() == 3 else c.permute(2, 0, 1, 3)
+        return self.out_proj(c.flatten(-2)), p.mean(-3) if p is not None and average_attn_weights else p
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values, in as few products as there are different inputs."""
+        weight, bias, e = self.in_proj_weight, self.in_proj_bias, self.embed_dim
+        if weight is not None and query is key and key is value:
+            return linear(query, weight, bias).chunk(3, -1)
+        b_q, b_k, b_v = (None, None, None) if bias is None else bias.chunk(3)
+        if weight is None:
+            parts = ((query, self.q_proj_weight, b_q), (key, self.k_proj_weight, b_k), (value, self.v_proj_weight, b_v))
+            return tuple(linear(x, w, b) for x, w, b in parts if w is not None)
+        if key is value:
+            keys_and_values = linear(key, weight[e:], None if bias is None else bias[e:])
+            return linear(query, weight[:e], b_q), *keys_and_values.chunk(2, -1)
+        parts = zip((query, key, value), weight.chunk(3), (b_q, b_k, b_v), strict=True)
+        return tuple(linear(x, w, b) for x, w, b in parts)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """([B,] L, H * d), or (L, B, H * d) without batch_first, to ([B,] H, L, d)."""
+        x = x.unflatten(-1, (self.num_heads, self.head_dim))
+        return x.transpose(-3, -2) if self.batch_first or x.dim() == 3 else x.permute(1, 2, 0, 3)
+
+    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        widths = {"query": (query, self.embed_dim), "key": (key, self.kdim), "value": (value, self.vdim)}
+        for name, (x, width) in widths.items():
+            _check.floating(name, x, min_dims=2)
+            if x.dim() > 3 or x.dim() != query.dim():
+                expected = "three axes, or two without a batch, as many as query"
+                _check.complain(name, f"shape {tuple(x.shape)}", expected, "Flatten a grid of features to one axis.")
+            if x.shape[-1] != width:
+                remedy = "Set kdim or vdim where keys or values are wider than queries."
+                _check.complain(name, f"width {x.shape[-1]}", f"{width}", remedy)
+        batch = 0 if self.batch_first else 1
+        if query.dim() == 3 and not query.shape[batch] == key.shape[batch] == value.shape[batch]:
+            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, (x, _) in widths.items())
+            _check.complain("query, key, value", shapes, f"one batch size on axis {batch}", "See batch_first.")
+
+    def extra_repr(self) -> str:
+        """Sizes, and what is not a module of its own."""
+        parts = [f"embed_dim={self.embed_dim}", f"num_heads={self.num_heads}"]
+        parts += [f"{name}={getattr(self, name)}" for name in ("kdim", "vdim") if getattr(self, name) != self.embed_dim]
+        for name in ("affinity", "map"):
+            part = getattr(self, name)
+            if not isinstance(part, nn.Module):
+                parts.append(f"{name}={name_of(part)}")
+        if self.dropout:
+            parts.append(f"dropout={self.dropout}")
+        if not self.batch_first:
+            parts.append("batch_first=False")
+        return ", ".join(parts)

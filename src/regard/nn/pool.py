@@ -1,0 +1,88 @@
+"""Pooling of a set of features into one vector by attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard import _check
+from regard._attend import Map
+from regard.maps.simplex import softmax
+from regard.nn.learned import check_map, name_of
+
+
+class Pooled(NamedTuple):
+    """What `AttentionPool` returns: the context (..., out), and the weights (..., glimpses, L) that made it."""
+
+    context: Tensor
+    weights: Tensor
+
+
+class AttentionPool(nn.Module):
+    """Pool features by weights that an MLP scores and a map normalises: attentional reduction, "AttFlat".
+
+    Features x (..., L, dim) are scored by Linear, ReLU, dropout, Linear, once for each of `glimpses`; `map` makes
+    weights of the scores of each glimpse; the expectations of x under them (docs/math.md, step 3), side by side, go
+    through Linear to `out` numbers. `hidden` is `dim` unless given. Without `out` they are returned as they are,
+    glimpses * dim numbers.
+
+    `mask` (..., L) is boolean, True where a feature takes part; where none does, the weights are zero and the context
+    is the bias of the last Linear. Any map: `regard.sparsemax`, `functools.partial(regard.tvmax, gamma=0.1,
+    shape=(14, 14))` for features on a grid, `Entmax(glimpses)`: it gets scores (..., glimpses, 1, L).
+
+    >>> from regard import sparsemax
+    >>> pool = AttentionPool(16, out=32, glimpses=2, map=sparsemax)
+    >>> context, weights = pool(torch.randn(3, 10, 16))
+    >>> context.shape, weights.shape
+    (torch.Size([3, 32]), torch.Size([3, 2, 10]))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        glimpses: int = 1,
+        out: int | None = None,
+        dropout: float = 0.0,
+        *,
+        map: Map = softmax,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.dim, self.glimpses = _check.count("dim", dim), _check.count("glimpses", glimpses)
+        hidden = dim if hidden is None else _check.count("hidden", hidden)
+        check_map(map)
+        self.map = map
+        self.score = nn.Sequential(
+            nn.Linear(dim, hidden, device=device, dtype=dtype),
+            nn.ReLU(),
+            nn.Dropout(_check.share("dropout", dropout)),
+            nn.Linear(hidden, glimpses, device=device, dtype=dtype),
+        )
+        self.merge = (
+            nn.Identity()
+            if out is None
+            else nn.Linear(glimpses * dim, _check.count("out", out), device=device, dtype=dtype)
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Pooled:
+        """Context (..., out) and weights (..., glimpses, L) of features x (..., L, dim)."""
+        _check.floating("x", x, min_dims=2)
+        if x.shape[-1] != self.dim:
+            _check.complain("x", f"width {x.shape[-1]}", f"{self.dim}", "Features lie along the last axis.")
+        if mask is not None:
+            _check.boolean_mask(mask, x.shape[:-1], "x without its last axis")
+            mask = mask[..., None, None, :]
+        # A glimpse is a head with one query: so a map with one parameter for each head has one for each glimpse.
+        p = self.map(self.score(x).mT.unsqueeze(-2), mask=mask)
+        weights = (p if isinstance(p, Tensor) else p.weights).squeeze(-2)
+        c = weights.to(x.dtype) @ x
+        return Pooled(self.merge(c.flatten(-2)), weights)
+
+    def extra_repr(self) -> str:
+        """The map, where it is not a module of its own."""
+        return "" if isinstance(self.map, nn.Module) else f"map={name_of(self.map)}"
