@@ -162,9 +162,12 @@ def explain_attend(
     lq, lk, e, dv = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
     pairs = math.prod(batch_of(q, k, v)) * lq * lk
     by_keys = not causal and (mask is None or mask.dim() < 2 or mask.shape[-2] == 1)
-    if _is_softmax(map) and isinstance(affinity, Factored):
+    # An exported graph is for all sizes: it cannot choose by them. In ONNX a fused row with no key left is not zero.
+    exporting = torch.compiler.is_exporting()
+    zeros_lost = exporting and torch.onnx.is_in_onnx_export() and (causal or mask is not None)
+    if _is_softmax(map) and isinstance(affinity, Factored) and not zeros_lost:
         masks = 1 if mask is None else math.prod(mask.shape[:-2])
-        if by_keys or (mask is None and lq == lk) or masks * lq * lk <= BUDGET:
+        if exporting or by_keys or (mask is None and lq == lk) or masks * lq * lk <= BUDGET:
             return Plan("fused", "one scaled_dot_product_attention", "O(Lq Lk d)", "O((Lq + Lk) d)")
         rows = max(1, BUDGET // (pairs // lq))
         how = f"scaled_dot_product_attention on {rows} queries at a time, because of the mask"
@@ -175,7 +178,7 @@ def explain_attend(
     if (map is mean or _is_softmax(map)) and isinstance(affinity, Concatenation) and by_keys:
         return Plan("sorted", "sort the keys once, prefix sums, one look-up a query", "O(L log L + L dv)", "O(L dv)")
     numbers = pairs * affinity.width(q, k)
-    if numbers <= BUDGET or _couples_rows(map):
+    if exporting or numbers <= BUDGET or _couples_rows(map):
         return Plan("direct", "scores, map, product with the values", "O(Lq Lk d)", "O(Lq Lk)")
     rows = max(1, BUDGET * lq // numbers)
     how = f"{rows} queries at a time against all keys, computed again for the gradient"

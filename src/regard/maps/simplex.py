@@ -11,6 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
 from regard import _check
+from regard.maps._exported import entmax_sorted
 from regard.maps._threshold import entmax_rows
 
 
@@ -71,10 +72,12 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
     s, dim, dtype = _prepare(s, dim, mask)
     if isinstance(alpha, Tensor):
         alpha = _prepare_alpha(alpha, s, dim)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+        p = entmax_sorted(s, alpha, dim)
+    elif torch.compiler.is_compiling():
         # Dynamo refuses a Function with a jvp, and cannot trace a loop that ends when it has converged.
         alphas, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
-        p: Tensor = _entmax_op(s.contiguous(), alphas, number, dim)
+        p = _entmax_op(s.contiguous(), alphas, number, dim)
     else:
         p = _Entmax.apply(s, alpha, dim)
     return p.to(dtype)
