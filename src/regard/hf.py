@@ -45,14 +45,14 @@ def register() -> tuple[str, ...]:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
     except ImportError as error:
-        raise ImportError("regard.hf needs transformers >= 4.53: pip install 'regard[hf]'") from error
+        raise ImportError("regard.hf needs transformers >= 5: pip install 'regard[hf]'") from error
     dot: Callable[[float], Affinity] = Dot
     attentions: dict[str, tuple[Callable[[float], Affinity], Map | None]] = {
         "regard_softmax": (dot, softmax),
         "regard_sparsemax": (dot, sparsemax),
         "regard_entmax15": (dot, partial(entmax, alpha=1.5)),
         "regard_entmax": (dot, None),
-        "regard_sinkhorn": (dot, Sinkhorn(iterations=20)),
+        "regard_sinkhorn": (dot, Sinkhorn(iterations=100, tol=1e-3)),
         # -|q - k|^2 / tau holds the inner product 2 / tau times: this tau makes it that of the model.
         "regard_w2": (lambda scaling: GaussianW2(tau=2 / scaling), softmax),
     }
@@ -65,8 +65,14 @@ def register() -> tuple[str, ...]:
 def learn_alpha(model: nn.Module, alpha: float = 1.5) -> list[str]:
     """Give every attention of a "regard_entmax" model one alpha a head to learn, and return the names of them.
 
-    Call it before the optimiser is made and before a trained `state_dict` is loaded. In a model without it the alphas
-    are made in the first forward pass, which is too late for either.
+    Call it before the optimiser is made and before a trained `state_dict` is loaded (`from_pretrained` makes the model
+    itself, so it knows no alphas and reports those of a file as unexpected). In a model without it the alphas are made
+    in the first forward pass, which is too late for either.
+
+    >>> config = BertConfig(hidden_size=32, num_attention_heads=4)  # doctest: +SKIP
+    >>> model = AutoModel.from_config(config, attn_implementation="regard_entmax")  # doctest: +SKIP
+    >>> learn_alpha(model)[0]  # doctest: +SKIP
+    'encoder.layer.0.attention.self'
     """
     made = []
     for name, module in list(model.named_modules()):
@@ -147,13 +153,15 @@ def _attention(
     causal = bool(causal) and attention_mask is None and length > 1
     if causal and key.shape[2] > length:
         key, value = key[:, :, :length], value[:, :, :length]
-    mask, bias = attention_mask, position_bias
-    if mask is not None:
-        mask = mask[..., : key.shape[2]]
-        if mask.dtype != torch.bool:
-            mask, bias = None, mask if bias is None else bias + mask
+    mask, bias = None, position_bias
+    if attention_mask is not None:
+        given = attention_mask[..., : key.shape[2]]
+        if given.dtype == torch.bool:
+            mask = given
+        else:
+            bias = given if bias is None else bias + given
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    wanted = keywords.get("output_attentions") or getattr(module.config, "output_attentions", False)
+    wanted = keywords.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False)
     c, p = attend_heads(
         query,
         key,

@@ -145,6 +145,11 @@ def test_each_grid_of_a_batch_is_solved_by_itself():
             torch.testing.assert_close(p[i, j], tvmax(s[i, j], gamma[i].item(), mask[j]), atol=1e-8, rtol=0)
 
 
+def test_scores_may_lie_in_memory_in_any_order():
+    s = torch.randn(12, 5)
+    torch.testing.assert_close(tvmax(s.mT, 0.1, shape=(3, 4)), tvmax(s.mT.contiguous(), 0.1, shape=(3, 4)))
+
+
 def test_a_batch_larger_than_a_chunk_is_solved_whole():
     s = torch.randn(300, 25, 25)
     p = tvmax(s, 0.02)

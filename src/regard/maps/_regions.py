@@ -31,7 +31,8 @@ def tv_regions(s: Tensor, gamma: Tensor, mask: Tensor, width: int) -> tuple[Tens
     labels = torch.empty(s.shape, dtype=torch.long, device=s.device)
     pull = torch.empty(s.shape, dtype=s.dtype, device=s.device)
     rows = s.numel() // n
-    s, gamma, mask = s.reshape(rows, n), gamma.reshape(rows, 1), mask.reshape(rows, n)
+    s, mask = s.reshape(rows, n).contiguous(), mask.reshape(rows, n).contiguous()
+    gamma = gamma.reshape(rows, 1)
     # On a CPU a chunk stays in the cache; elsewhere it only bounds the memory.
     chunk = max(1, (1 << 17 if s.device.type == "cpu" else 1 << 20) // n)
     for i in range(0, rows, chunk):

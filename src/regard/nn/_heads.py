@@ -101,6 +101,7 @@ def _aligned(name: str, given: Tensor, scores: torch.Size) -> Tensor:
     if given.dtype != torch.bool and not given.dtype.is_floating_point:
         remedy = "Use .bool(); True leaves a key out, as in torch."
         _check.complain(name, given.dtype, "a boolean or floating-point mask", remedy, TypeError)
+    allowed: list[tuple[int, ...]]
     if name == "key_padding_mask":
         allowed = [(scores[0], scores[-1]) if batched else (scores[-1],)]
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -135,15 +137,14 @@ class MultiheadAttention(nn.Module):
         weight, bias, e = self.in_proj_weight, self.in_proj_bias, self.embed_dim
         if weight is not None and query is key and key is value:
             return linear(query, weight, bias).chunk(3, -1)
-        b_q, b_k, b_v = (None, None, None) if bias is None else bias.chunk(3)
-        if weight is None:
-            parts = ((query, self.q_proj_weight, b_q), (key, self.k_proj_weight, b_k), (value, self.v_proj_weight, b_v))
-            return tuple(linear(x, w, b) for x, w, b in parts if w is not None)
-        if key is value:
+        biases: tuple[Any, ...] = (None, None, None) if bias is None else bias.chunk(3)
+        if weight is not None and key is value:
             keys_and_values = linear(key, weight[e:], None if bias is None else bias[e:])
-            return linear(query, weight[:e], b_q), *keys_and_values.chunk(2, -1)
-        parts = zip((query, key, value), weight.chunk(3), (b_q, b_k, b_v), strict=True)
-        return tuple(linear(x, w, b) for x, w, b in parts)
+            return linear(query, weight[:e], biases[0]), *keys_and_values.chunk(2, -1)
+        weights: tuple[Any, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if weight is not None:
+            weights = weight.chunk(3)
+        return tuple(linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
 
     def _split(self, x: Tensor) -> Tensor:
         """([B,] L, H * d), or (L, B, H * d) without batch_first, to ([B,] H, L, d)."""
@@ -164,6 +165,10 @@ class MultiheadAttention(nn.Module):
         if query.dim() == 3 and not query.shape[batch] == key.shape[batch] == value.shape[batch]:
             shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, (x, _) in widths.items())
             _check.complain("query, key, value", shapes, f"one batch size on axis {batch}", "See batch_first.")
+        length = 1 if self.batch_first and query.dim() == 3 else 0
+        if key.shape[length] != value.shape[length]:
+            expected = f"one for each of the {key.shape[length]} keys"
+            _check.complain("value", f"{value.shape[length]} values", expected, f"Check axis {length}.")
 
     def extra_repr(self) -> str:
         """Sizes, and what is not a module of its own."""
