@@ -144,6 +144,12 @@ def share(argument: str, value: Any) -> float:
     return float(value)
 
 
+def choice(argument: str, value: Any, options: tuple[Any, ...]) -> None:
+    """One of a few named options."""
+    if value not in options:
+        complain(argument, repr(value), "one of " + ", ".join(map(repr, options)), "Choose one of these.")
+
+
 def finite(argument: str, x: Tensor) -> None:
     """No NaN and no infinity, if values are to be checked. One pass and no copy while all is well."""
     if not values_checked(x) or x.numel() == 0 or math.isfinite(x.detach().sum().item()):
@@ -168,12 +174,6 @@ def context(c: Tensor, **inputs: Tensor) -> None:
         complain(
             "q, k", f"scores that overflow {c.dtype}", "finite scores", "Scale queries or keys down, or use Dot(scale)."
         )
-
-
-def choice(argument: str, value: Any, options: tuple[Any, ...]) -> None:
-    """One of a few named options."""
-    if value not in options:
-        complain(argument, repr(value), "one of " + ", ".join(map(repr, options)), "Choose one of these.")
 
 
 def last_axis(argument: str, x: Tensor, size: int, of: str) -> None:

@@ -1,7 +1,9 @@
 """Modules: thin, they hold parameters."""
 
+from regard.nn.insert import insert_nonlocal
 from regard.nn.learned import Entmax, Learned
 from regard.nn.multihead import MultiheadAttention
+from regard.nn.non_local import NonLocal1d, NonLocal2d, NonLocal3d
 from regard.nn.pool import AttentionPool, Pooled
 from regard.nn.transformer import TransformerDecoderLayer, TransformerEncoderLayer
 from regard.nn.wasserstein import Gate, WassersteinSelfAttention
@@ -12,8 +14,12 @@ __all__ = [
     "Gate",
     "Learned",
     "MultiheadAttention",
+    "NonLocal1d",
+    "NonLocal2d",
+    "NonLocal3d",
     "Pooled",
     "TransformerDecoderLayer",
     "TransformerEncoderLayer",
     "WassersteinSelfAttention",
+    "insert_nonlocal",
 ]
