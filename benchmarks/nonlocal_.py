@@ -1,0 +1,131 @@
+"""`NonLocal2d` against the same block with all pairs in memory: 64 x 64 map, 256 channels, batch 2, forward + backward.
+
+Whole blocks share projections and output norm with their peers, so beside them stands what the algorithms differ in: the
+context from given queries, keys and values ("attention only").
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.harness import Row, peak_memory, race, report
+from regard import Concatenation, Dot, attend, mean
+from regard.nn import NonLocal2d
+
+BATCH, CHANNELS, SIDE = 2, 256, 64
+SMALL = 32  # the largest map on which tile-and-convolve fits into 8 GB
+EXPLICIT, TILED = "explicit N x N", "tile and convolve"
+
+
+class Explicit(nn.Module):
+    """The block as it is usually written: convolutions, a matrix of all pairs, its product with the values.
+
+    Concatenation tiles queries and keys to all pairs, (B, 2c, N, N), and sends them through a convolution and a ReLU.
+    """
+
+    def __init__(self, channels: int, kind: str) -> None:
+        super().__init__()
+        self.kind, inner = kind, channels // 2
+        if kind != "gaussian":
+            self.theta, self.phi = nn.Conv2d(channels, inner, 1), nn.Conv2d(channels, inner, 1)
+        if kind == "concatenation":
+            self.project = nn.Conv2d(2 * inner, 1, 1, bias=False)
+        self.g, self.out = nn.Conv2d(channels, inner, 1), nn.Conv2d(inner, channels, 1)
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = (x, x) if self.kind == "gaussian" else (self.theta(x), self.phi(x))
+        q, k, v = (y.flatten(2) for y in (q, k, self.g(x)))
+        if self.kind == "concatenation":
+            p = tiled(q, k, self.project.weight) / k.shape[-1]
+        else:
+            s = q.mT @ k
+            p = s / k.shape[-1] if self.kind == "dot_product" else s.softmax(-1)
+        y = (p @ v.mT).mT.reshape(*v.shape[:2], *x.shape[2:])
+        return x + self.norm(self.out(y))
+
+
+def tiled(q: Tensor, k: Tensor, weight: Tensor) -> Tensor:
+    """ReLU(w.[q_i, k_j]) for all pairs: (B, c, N) twice to (B, N, N)."""
+    n, m = q.shape[-1], k.shape[-1]
+    pairs = torch.cat([q.unsqueeze(-1).expand(-1, -1, n, m), k.unsqueeze(-2).expand(-1, -1, n, m)], 1)
+    return torch.relu(torch.nn.functional.conv2d(pairs, weight)).squeeze(1)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    report("nonlocal_", [*block_rows(), *attention_rows(), *memory_rows()])
+
+
+def step(f: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
+    """Forward and backward, into fresh gradients."""
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    direction = torch.randn_like(f(*leaves))
+
+    def run() -> None:
+        f(*leaves).backward(direction)
+
+    return run
+
+
+def duel(case: str, ours: Callable[[], object], theirs: Callable[[], object], peer: str, least: float) -> Row:
+    t = race({"ours": ours, "theirs": theirs}, seconds=3.0, least=5)
+    ours_ms, theirs_ms = t["ours"].median, t["theirs"].median
+    return Row(case, "ms", ours_ms, peer, theirs_ms, f"at least {least:g}x", theirs_ms / ours_ms >= least)
+
+
+def block_rows() -> list[Row]:
+    rows = []
+    promises = {"gaussian": 2.0, "embedded_gaussian": 2.0, "dot_product": 20.0, "concatenation": 50.0}
+    for kind, least in promises.items():
+        side = SMALL if kind == "concatenation" else SIDE
+        x = torch.randn(BATCH, CHANNELS, side, side)
+        ours, theirs = step(NonLocal2d(CHANNELS, kind), x), step(Explicit(CHANNELS, kind), x)
+        peer = TILED if kind == "concatenation" else EXPLICIT
+        rows.append(duel(f"block, {kind}, {side} x {side}", ours, theirs, peer, least))
+    return rows
+
+
+def attention_rows() -> list[Row]:
+    rows = []
+    c, n = CHANNELS // 2, SIDE * SIDE
+    q, k, v = (torch.randn(BATCH, n, c) / c**0.25 for _ in range(3))
+    wide = torch.randn(BATCH, n, CHANNELS) / CHANNELS**0.25
+    softmax = lambda q, k, v: (q @ k.mT).softmax(-1) @ v  # noqa: E731
+    ours = lambda q, k, v: attend(q, k, v, Dot(1.0))  # noqa: E731
+    rows.append(duel("attention only, gaussian", step(ours, wide, wide, v), step(softmax, wide, wide, v), EXPLICIT, 2))
+    rows.append(duel("attention only, embedded_gaussian", step(ours, q, k, v), step(softmax, q, k, v), EXPLICIT, 2))
+    linear = step(lambda q, k, v: attend(q, k, v, Dot(1.0), mean), q, k, v)
+    explicit = step(lambda q, k, v: (q @ k.mT / n) @ v, q, k, v)
+    rows.append(duel("attention only, dot_product", linear, explicit, EXPLICIT, 20))
+    w = torch.randn(2 * c) / c**0.5
+    some = SMALL * SMALL
+    q, k, v = (x[:, :some] for x in (q, k, v))
+    ranked = step(lambda q, k, v: attend(q, k, v, Concatenation(w[:c], w[c:]), mean), q, k, v)
+    tile = step(lambda q, k, v: tiled(q.mT, k.mT, w.reshape(1, -1, 1, 1)) / some @ v, q, k, v)
+    rows.append(duel(f"attention only, concatenation, {SMALL} x {SMALL}", ranked, tile, TILED, 50))
+    return rows
+
+
+def memory_rows() -> list[Row]:
+    """MB above the input, parameters and a warm-up on a small map."""
+    rows = []
+    for kind in ("gaussian", "embedded_gaussian", "dot_product", "concatenation"):
+        side = SMALL if kind == "concatenation" else SIDE
+        used = {}
+        for maker in ("NonLocal2d", "Explicit"):
+            setup = (
+                "import torch\nfrom regard.nn import NonLocal2d\nfrom benchmarks.nonlocal_ import Explicit\n"
+                f"block = {maker}({CHANNELS}, '{kind}')\n"
+                f"block(torch.randn({BATCH}, {CHANNELS}, 4, 4, requires_grad=True)).sum().backward()\n"
+                f"x = torch.randn({BATCH}, {CHANNELS}, {side}, {side}, requires_grad=True)\n"
+            )
+            used[maker] = peak_memory(setup, "block(x).sum().backward()")
+        promised = "gaussian" in kind
+        ratio = used["Explicit"] / used["NonLocal2d"]
+        peer = TILED if kind == "concatenation" else EXPLICIT
+        case = f"memory of the block, {kind}, {side} x {side}"
+        promise, kept = ("at least 10x", ratio >= 10) if promised else ("", None)
+        rows.append(Row(case, "MB", used["NonLocal2d"], peer, used["Explicit"], promise, kept))
+    return rows
