@@ -1,7 +1,7 @@
 """`NonLocal2d` against the same block with all pairs in memory: 64 x 64 map, 256 channels, batch 2, forward + backward.
 
-Whole blocks share projections and output norm with their peers, so beside them stands what the algorithms differ in: the
-context from given queries, keys and values ("attention only").
+Whole blocks share projections and output norm with their peers, so beside them stands what the algorithms differ in:
+the context from given queries, keys and values ("attention only").
 """
 
 from collections.abc import Callable
@@ -25,6 +25,7 @@ class Explicit(nn.Module):
     """
 
     def __init__(self, channels: int, kind: str) -> None:
+        """Layers as usual; `kind` as in `NonLocal2d`."""
         super().__init__()
         self.kind, inner = kind, channels // 2
         if kind != "gaussian":
@@ -35,6 +36,7 @@ class Explicit(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, height, width) to the same."""
         q, k = (x, x) if self.kind == "gaussian" else (self.theta(x), self.phi(x))
         q, k, v = (y.flatten(2) for y in (q, k, self.g(x)))
         if self.kind == "concatenation":
