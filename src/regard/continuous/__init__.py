@@ -9,7 +9,7 @@ it.
     out     = continuous_attention(values, weights, cells, basis, alpha=2)
 """
 
-from regard.continuous.attention import Attended, continuous_attention
+from regard.continuous.attention import Attended, continuous_attention, read_out
 from regard.continuous.basis import Basis
 from regard.continuous.density import BetaGaussian, Density, Ellipse, Gaussian, Interval, Paraboloid
 from regard.continuous.fit import fit_mixture, log_likelihood, select_mixture
@@ -45,6 +45,7 @@ __all__ = [
     "line",
     "log_likelihood",
     "match_moments",
+    "read_out",
     "ridge",
     "select_mixture",
     "thesis",

@@ -70,16 +70,40 @@ def continuous_attention(
         density = match_moments(weights, where, alpha, mask)
     else:
         density = fit_mixture(weights, where, components, iterations, init, alpha=alpha, mixing=mixing, mask=mask)
-    r = density.expect(basis, chords)
     if operator is None:
         operator = ridge(where, basis, penalty, padding, mask)
     elif (penalty, padding) != (PENALTY, False):
         _check.complain("operator", "penalty or padding beside it", "one or the other", "Pass them to ridge.")
+    context, _, effective = read_out(values, density, basis, operator, mask, chords)
+    return Attended(context, density, effective.to(weights.dtype))
+
+
+def read_out(
+    values: Tensor,
+    density: Density,
+    basis: Basis,
+    operator: Tensor,
+    mask: Tensor | None = None,
+    chords: int | None = None,
+) -> Attended:
+    """The expectation of the value function under a density that you already have: equation (5.28).
+
+    `values` (..., L, D), `density` with batch (...), or (..., Q) for Q queries on the same values; `operator` (L, N) or
+    (..., L, N) from `ridge`; `mask` (..., L) as in `continuous_attention`. Differentiable in the values and in the
+    parameters of the density.
+
+    >>> import torch
+    >>> from regard import continuous as C
+    >>> cells, basis = C.grid(14, 14), C.FourierBasis.on_grid(8, 8)
+    >>> density = C.Gaussian(torch.full((3, 2), 0.5), 0.01 * torch.eye(2).expand(3, 2, 2))
+    >>> read_out(torch.ones(3, 196, 5), density, basis, C.ridge(cells, basis)).context.shape
+    torch.Size([3, 5])
+    """
+    r = density.expect(basis, chords)
     operator = operator.to(r)
     effective = r @ operator.mT if operator.dim() == 2 else (operator @ r.unsqueeze(-1)).squeeze(-1)
     if mask is not None:
         effective = effective.masked_fill(~mask, 0)
-    effective = effective.to(weights.dtype)
     rows = effective.to(values.dtype)
     context = rows @ values if rows.dim() == values.dim() else (rows.unsqueeze(-2) @ values).squeeze(-2)
     return Attended(context, density, effective)

@@ -1,5 +1,6 @@
 """Modules: thin, they hold parameters."""
 
+from regard.nn.continuous import ContinuousAttentionPool, ContinuousSelfAttention
 from regard.nn.insert import insert_nonlocal
 from regard.nn.learned import Entmax, Learned
 from regard.nn.multihead import MultiheadAttention
@@ -10,6 +11,8 @@ from regard.nn.wasserstein import Gate, WassersteinSelfAttention
 
 __all__ = [
     "AttentionPool",
+    "ContinuousAttentionPool",
+    "ContinuousSelfAttention",
     "Entmax",
     "Gate",
     "Learned",

@@ -1,0 +1,245 @@
+"""Modules of continuous attention: pooling a grid or sequence, and self-attention on a continuous signal.
+
+Legend: B or (...) batch, L locations, N basis functions, D width, H heads, E width of a head, d dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from regard import _check
+from regard.continuous import (
+    Attended,
+    Basis,
+    Density,
+    GaussianBasis,
+    Locations,
+    from_cholesky,
+    grid,
+    line,
+    match_moments,
+    read_out,
+    ridge,
+)
+from regard.continuous.ridge import PENALTY
+from regard.maps.simplex import softmax
+
+
+class Fit(Protocol):
+    """From weights (..., L) to densities: `match_moments`, `fit_mixture`, `select_mixture`, or a partial of one."""
+
+    def __call__(self, weights: Tensor, locations: Locations, *, mask: Tensor | None) -> Density:
+        """One density a row."""
+
+
+class _OnLocations(nn.Module):
+    """Locations, a basis on them, and the ridge operator that belongs to both."""
+
+    operator: Tensor
+
+    def __init__(
+        self, where: Locations | int | tuple[int, int], basis: Basis | None, penalty: float, padding: bool
+    ) -> None:
+        super().__init__()
+        if not isinstance(where, Locations):
+            where = line(where) if isinstance(where, int) else grid(*where)
+        self.where, self.basis = where, basis or _basis_for(where)
+        self.penalty, self.padding = penalty, padding
+        # What can be computed again is not saved with the parameters.
+        self.register_buffer("operator", ridge(where, self.basis, penalty, padding), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        exact = dict(self._buffers)
+        super()._apply(fn, recurse)
+        # bfloat16 is for the parameters: what was solved in float64 keeps its digits and only follows to the device.
+        for name, moved in self._buffers.items():
+            old = exact[name]
+            if old is not None and moved is not None:
+                self._buffers[name] = old.to(moved.device)
+        return self
+
+    def _operator(self, mask: Tensor | None) -> Tensor:
+        """(L, N); with a mask one for each example, (..., L, N), with zeros where a location does not take part."""
+        if mask is None:
+            return self.operator
+        own = ridge(self.where, self.basis, self.penalty, self.padding, mask)
+        return own.masked_fill(~mask.unsqueeze(-1), 0)
+
+    def _check_input(self, x: Tensor, dim: int, mask: Tensor | None) -> None:
+        _check.floating("x", x, min_dims=2)
+        if x.shape[-2:] != (len(self.where), dim):
+            expected = f"(..., {len(self.where)}, {dim}): locations, then features"
+            remedy = "A map (B, C, height, width) becomes x.flatten(2).mT."
+            _check.complain("x", f"shape {tuple(x.shape)}", expected, remedy)
+        if mask is not None:
+            _check.boolean_mask(mask, x.shape[:-1], "x without its last axis")
+
+    def extra_repr(self) -> str:
+        """What the children do not show."""
+        cells = " x ".join(map(str, self.where.shape or (len(self.where),)))
+        return f"{cells} locations, {len(self.basis)} functions of {type(self.basis).__name__}"
+
+
+class ContinuousAttentionPool(_OnLocations):
+    """Pool features at locations under a density: scores from an MLP, weights, a density, its expectation (8.4).
+
+    `where`: (height, width) of a grid, the length of a sequence, or `Locations`. `basis`: Gaussian, paraboloid or
+    Fourier, Gaussian bumps unless given. `fit` turns weights into a density: `partial(match_moments, alpha=2)`,
+    `partial(fit_mixture, components=2)`, the same with `mixing="sparsemax"`; `fit_test` replaces it in evaluation mode,
+    for example by `select_mixture`, which chooses the number of components. Scores are Linear, ReLU, dropout, Linear
+    with `hidden` units, `dim` unless given; with `out` the context goes through one more Linear.
+
+    Returns `Attended(context, density, weights)` with the *effective* weights, what each location contributed: context
+    is weights @ x. `mask` (..., L), True = takes part; a row where nothing does has a context of zero (or the bias of
+    `out`). Differentiable in features and parameters. torch.export takes tensors alone: export a module that returns
+    the context.
+
+    >>> pool = ContinuousAttentionPool(16, (14, 14))
+    >>> context, density, weights = pool(torch.randn(3, 196, 16))
+    >>> context.shape, density.mean.shape, weights.shape
+    (torch.Size([3, 16]), torch.Size([3, 2]), torch.Size([3, 196]))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        where: Locations | int | tuple[int, int],
+        basis: Basis | None = None,
+        fit: Fit = match_moments,
+        fit_test: Fit | None = None,
+        *,
+        hidden: int | None = None,
+        out: int | None = None,
+        dropout: float = 0.0,
+        penalty: float = PENALTY,
+        padding: bool = False,
+    ) -> None:
+        """Make the layers and solve the ridge regression."""
+        super().__init__(where, basis, penalty, padding)
+        self.dim = _check.count("dim", dim)
+        hidden = dim if hidden is None else _check.count("hidden", hidden)
+        self.fit, self.fit_test = fit, fit_test
+        self.score = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
+        self.merge = nn.Identity() if out is None else nn.Linear(dim, _check.count("out", out))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Attended:
+        """Features (..., L, dim) to context (..., dim), density (...) and effective weights (..., L)."""
+        self._check_input(x, self.dim, mask)
+        if mask is not None:
+            mask = mask.expand(x.shape[:-1])
+        p = softmax(self.score(x).squeeze(-1), mask=mask)
+        fit = self.fit if self.training or self.fit_test is None else self.fit_test
+        # Densities and their expectations need float32.
+        with torch.autocast(x.device.type, enabled=False):
+            density = fit(p, self.where, mask=mask)
+            context, _, weights = read_out(x, density, self.basis, self._operator(mask), mask)
+        return Attended(self.merge(context), density, weights.to(x.dtype))
+
+
+class ContinuousSelfAttention(_OnLocations):
+    """Self-attention on a continuous key-value signal: O(L N) time and memory instead of O(L^2) (8.5 to 8.7).
+
+    Keys and values at L locations become functions with N coefficients each, by ridge regression, once. The products of
+    a query with the coefficients of the keys give the mean and the Cholesky factor of a density, family `alpha`; its
+    context is the expectation of the value function. `where` and `basis` as in `ContinuousAttentionPool`; locations in
+    the unit box, in one or two dimensions. At the start every query looks around its own location, the first head at
+    one cell, the last at half the box.
+
+    `mask` (B, L), True = takes part: masked locations are no keys. Differentiable in features and parameters.
+
+    >>> attention = ContinuousSelfAttention(16, 4, (14, 14))
+    >>> attention(torch.randn(3, 196, 16)).shape
+    torch.Size([3, 196, 16])
+    """
+
+    home: Tensor
+    height: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        where: Locations | int | tuple[int, int],
+        basis: Basis | None = None,
+        *,
+        alpha: float = 1,
+        penalty: float = PENALTY,
+        padding: bool = False,
+    ) -> None:
+        """Make the layers and solve the ridge regression."""
+        super().__init__(where, basis, penalty, padding)
+        self.dim, self.heads, self.alpha = _check.count("dim", dim), _check.count("heads", heads), alpha
+        if dim % heads:
+            _check.complain("heads", heads, f"a divisor of dim, {dim}", "Heads share the width.")
+        d, points = self.where.dimensions, self.where.points
+        if bool((points < 0).any() or (points > 1).any()):
+            _check.complain("where", "points outside the unit box", "points in [0, 1]", "Divide by the extent.")
+        self.query_key_value = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        rows, columns = torch.tril_indices(d, d).unbind()
+        least, widest = float(self.where.within.diagonal().min().sqrt()), 0.5
+        widths = least * (widest / least) ** (torch.arange(heads) / max(heads - 1, 1))
+        factor = torch.where(rows == columns, widths.unsqueeze(-1), torch.zeros(()))
+        self.shape_weight = nn.Parameter(torch.zeros(heads, len(self.basis), d + len(rows)))
+        self.shape_bias = nn.Parameter(torch.cat([torch.zeros(heads, d), factor], -1))
+        self.floor = least**2
+        # Where a query looks before it has learned anything: the logit of its own location, kept off the border.
+        self.register_buffer("home", points.double().clamp(0.01, 0.99).logit(), persistent=False)
+        # Functions differ in height by orders of magnitude; their root mean square makes coefficients comparable.
+        height = self.basis(points.double()).square().mean(0).sqrt()
+        self.register_buffer("height", height, persistent=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Features (B, L, dim) to contexts (B, L, dim)."""
+        q, k, v, dtype = self._projected(x, mask)
+        with torch.autocast(x.device.type, enabled=False):
+            r = self._density(q, k).expect(self.basis)
+            c = (r @ v).to(dtype)
+        out: Tensor = self.out(c.transpose(1, 2).flatten(2))
+        return out
+
+    def densities(self, x: Tensor, mask: Tensor | None = None) -> Density:
+        """The density of every query, batch (B, H, L): for pictures."""
+        q, k, _, _ = self._projected(x, mask)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._density(q, k)
+
+    def extra_repr(self) -> str:
+        """What the children do not show."""
+        return f"{self.dim}, heads={self.heads}, alpha={self.alpha}, {super().extra_repr()}"
+
+    def _projected(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, torch.dtype]:
+        """Queries (B, H, L, E), and the coefficients of the key and value functions, (B, H, N, E)."""
+        self._check_input(x, self.dim, mask)
+        if x.dim() != 3:
+            _check.complain("x", f"shape {tuple(x.shape)}", "(B, L, dim)", "Add or flatten batch axes.")
+        projected = self.query_key_value(x)
+        work = torch.float64 if projected.dtype == torch.float64 else torch.float32
+        q, k, v = projected.to(work).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        operator = self._operator(mask).to(work)
+        operator = operator if mask is None else operator.expand(*x.shape[:-1], -1).unsqueeze(1)
+        with torch.autocast(x.device.type, enabled=False):
+            return q, operator.mT @ k, operator.mT @ v, projected.dtype
+
+    def _density(self, q: Tensor, k: Tensor) -> Density:
+        d = self.where.dimensions
+        s = q @ (k * self.height.to(k).unsqueeze(-1)).mT / math.sqrt(q.shape[-1])
+        shape = s @ self.shape_weight.to(s) + self.shape_bias.to(s).unsqueeze(-2)
+        mean = (self.home.to(s) + shape[..., :d]).sigmoid()
+        rows, columns = torch.tril_indices(d, d, device=s.device).unbind()
+        factor = s.new_zeros(*s.shape[:-1], d, d)
+        factor[..., rows, columns] = shape[..., d:]
+        return from_cholesky(mean, factor, self.alpha, self.floor)
+
+
+def _basis_for(where: Locations) -> Basis:
+    """Gaussian bumps, seven along an axis for ten cells."""
+    if where.shape is None:
+        _check.complain("basis", "None", "a basis, as the locations are no grid", "GaussianBasis.on_grid(10, 10).")
+    shape = [max(1, round(0.7 * n)) for n in where.shape]
+    return GaussianBasis.on_line(*shape) if len(shape) == 1 else GaussianBasis.on_grid(*shape)
