@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def run(name, *arguments):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, EXAMPLES / name, *arguments], capture_output=True, text=True, env=environment, check=False
     )
@@ -29,3 +29,10 @@ def test_nonlocal_resnet():
     out = run("nonlocal_resnet.py", "--steps", "2")
     assert "inserted resnet.encoder.stages.0.layers.0_nonlocal; the logits are unchanged" in out
     assert "with a non-local block: accuracy" in out
+
+
+def test_continuous_pool(tmp_path):
+    pytest.importorskip("matplotlib")
+    out = run("continuous_pool.py", "--steps", "2", "--out", str(tmp_path / "picture.png"))
+    assert out.count("accuracy") == 4
+    assert (tmp_path / "picture.png").stat().st_size > 5000
