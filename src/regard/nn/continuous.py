@@ -86,7 +86,7 @@ class _OnLocations(nn.Module):
 
 
 class ContinuousAttentionPool(_OnLocations):
-    """Pool features at locations under a density: scores from an MLP, weights, a density, its expectation (8.4).
+    """Pool features at locations under a density: scores from an MLP, weights, a density, its expectation (7.4).
 
     `where`: (height, width) of a grid, the length of a sequence, or `Locations`. `basis`: Gaussian, paraboloid or
     Fourier, Gaussian bumps unless given. `fit` turns weights into a density: `partial(match_moments, alpha=2)`,
@@ -142,7 +142,7 @@ class ContinuousAttentionPool(_OnLocations):
 
 
 class ContinuousSelfAttention(_OnLocations):
-    """Self-attention on a continuous key-value signal: O(L N) time and memory instead of O(L^2) (8.5 to 8.7).
+    """Self-attention on a continuous key-value signal: O(L N) time and memory instead of O(L^2) (7.5 to 7.7).
 
     Keys and values at L locations become functions with N coefficients each, by ridge regression, once. The products of
     a query with the coefficients of the keys give the mean and the Cholesky factor of a density, family `alpha`; its

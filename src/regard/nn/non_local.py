@@ -24,7 +24,7 @@ KINDS = ("gaussian", "embedded_gaussian", "dot_product", "concatenation")
 class NonLocal(nn.Module):
     """What the blocks in one, two and three dimensions share; use `NonLocal1d`, `NonLocal2d` or `NonLocal3d`.
 
-    z = x + norm(W_z y), with y the context of `attend` over all positions (docs/math.md, 8.1 and 8.2).
+    z = x + norm(W_z y), with y the context of `attend` over all positions (docs/math.md, 7.1 and 7.2).
     """
 
     dimensions: ClassVar[int]
@@ -111,7 +111,7 @@ class NonLocal(nn.Module):
             q, k = here, there
         elif self.affinity == "concatenation":
             # Only w.theta(x) and w.phi(x) matter, one number a position, so the projections are never carried out
-            # (docs/math.md, 8.3). Pooling after phi is not linear: there phi is needed.
+            # (docs/math.md, 7.3). Pooling after phi is not linear: there phi is needed.
             w_q, w_k = self.w.chunk(2)
             one = torch.ones(1, device=x.device)
             q, w_q = _one_number(here, self.theta, w_q), one
@@ -177,7 +177,7 @@ class NonLocal1d(NonLocal):
 
 
 class NonLocal2d(NonLocal):
-    """Non-local block on (B, C, height, width) (docs/math.md, 8.1 to 8.3).
+    """Non-local block on (B, C, height, width) (docs/math.md, 7.1 to 7.3).
 
     `affinity`: "gaussian" (of the features themselves), "embedded_gaussian", "dot_product" or "concatenation" (of
     their projections to `inner` channels, half of them unless given). The Gaussian pair goes with softmax, the others
