@@ -122,9 +122,25 @@ def in_blocks(
         if causal:
             allowed = torch.ones(stop - start, seen, dtype=torch.bool, device=q.device).tril(lk - lq + start)
             m = allowed if m is None else m & allowed
-        block = (q[..., start:stop, :], k[..., :seen, :], v[..., :seen, :], m)
-        out.append(checkpoint(rows, *block, use_reentrant=False) if again else rows(*block))
+        # A slice of all keys would copy their gradient once more for every block.
+        keys, values = (k, v) if seen == lk else (k[..., :seen, :], v[..., :seen, :])
+        block = (q[..., start:stop, :], keys, values, m)
+        out.append(checkpoint(_output_first(rows), *block, use_reentrant=False) if again else rows(*block))
     return out[0] if len(out) == 1 else torch.cat(out, -2)
+
+
+def _output_first(rows: Rows) -> Rows:
+    """`rows` with its result in memory that was taken before the scores were.
+
+    The result stays and the scores go. In the other order it sits in the gap they leave, which is then too small for
+    the scores of the next block: with the usual C allocator that doubled the memory of a long sequence.
+    """
+
+    def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        c = q.new_empty(*batch_of(q, k, v), q.shape[-2], v.shape[-1])
+        return c.copy_(rows(q, k, v, mask))
+
+    return run
 
 
 def _mask_block(mask: Tensor | None, start: int, stop: int, seen: int) -> Tensor | None:
