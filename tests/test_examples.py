@@ -25,14 +25,12 @@ def test_under_eighty_lines(path):
 
 
 def test_nonlocal_resnet():
-    pytest.importorskip("transformers")
     out = run("nonlocal_resnet.py", "--steps", "2")
     assert "inserted resnet.encoder.stages.0.layers.0_nonlocal; the logits are unchanged" in out
     assert "with a non-local block: accuracy" in out
 
 
 def test_continuous_pool(tmp_path):
-    pytest.importorskip("matplotlib")
     out = run("continuous_pool.py", "--steps", "2", "--out", str(tmp_path / "picture.png"))
     assert out.count("accuracy") == 4
     assert (tmp_path / "picture.png").stat().st_size > 5000

