@@ -1,8 +1,6 @@
 """Pooling and self-attention against integrals on a fine grid."""
 
 import importlib
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 from reference import continuous_nn as reference
 from torch import nn
 
+from benchmarks.harness import peak_memory
 from regard import continuous as C
 from regard.nn import ContinuousAttentionPool, ContinuousSelfAttention
 
@@ -172,21 +171,16 @@ def test_self_attention_gradcheck(alpha):
 
 def test_memory_is_linear_in_the_length():
     """Forward and backward at L = 16,384: one matrix of all pairs would take 1 GB."""
-    code = """
-import resource, torch
+    setup = """
+import torch
 from regard.nn import ContinuousSelfAttention
 from regard.continuous import FourierBasis
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 attention = ContinuousSelfAttention(16, 1, 16384, FourierBasis.on_line(32))
 small = ContinuousSelfAttention(16, 1, 64, FourierBasis.on_line(32))
 small(torch.randn(1, 64, 16)).sum().backward()
 x = torch.randn(1, 16384, 16, requires_grad=True)
-before = peak()
-attention(x).sum().backward()
-print(peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 120
+    assert 5 < peak_memory(setup, "attention(x).sum().backward()") < 120
 
 
 class Context(nn.Module):
