@@ -192,6 +192,18 @@ def test_other_architectures_have_their_own_numbers(config):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
+def test_float_masks_and_position_biases_are_added_to_the_scores():
+    q, k, v = (torch.randn(2, 4, n, 8) for n in (3, 5, 5))
+    bias, mask = torch.randn(1, 4, 3, 5), torch.randn(2, 1, 3, 5)
+    module = torch.nn.Module()
+    for given in ({"position_bias": bias}, {"attention_mask": mask}, {"position_bias": bias, "attention_mask": mask}):
+        how = {"attention_mask": None} | given
+        c, p = regard.hf._attention(regard.Dot, regard.softmax, module, q, k, v, **how, output_attentions=True)
+        expected = torch.softmax(q @ k.mT / 8**0.5 + sum(given.values()), -1)
+        torch.testing.assert_close(p, expected)
+        torch.testing.assert_close(c, (expected @ v).transpose(1, 2))
+
+
 def test_scores_that_regard_does_not_know_are_refused():
     config = transformers.Gemma2Config(**SIZES, **WORDS, num_key_value_heads=2, head_dim=8)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="regard_softmax")

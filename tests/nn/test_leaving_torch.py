@@ -40,9 +40,9 @@ class Everything(nn.Module):
     def forward(self, x, padding):
         y, weights = self.attention(x, x, x, key_padding_mask=padding)
         y = self.encoder(y, src_key_padding_mask=padding)
-        z = self.decoder(x, y, tgt_is_causal=True, memory_key_padding_mask=padding)
+        z = self.decoder(x, y, tgt_is_causal=True, tgt_key_padding_mask=padding, memory_key_padding_mask=padding)
         context, glimpses = self.pool(z, ~padding)
-        return z, weights, context, glimpses
+        return y, z, weights, context, glimpses
 
 
 def inputs(batch=3):
@@ -138,7 +138,7 @@ def test_autocast(name):
         run = lambda: model(inputs()[0])  # noqa: E731
     else:
         model = Everything(name)
-        run = lambda: model(*inputs())[2]  # noqa: E731
+        run = lambda: model(*inputs())[3]  # noqa: E731
     torch.manual_seed(0)
     exact = run()
     torch.manual_seed(0)
@@ -153,7 +153,7 @@ def test_autocast(name):
 def test_half_precision_module(name):
     model = Everything(name)
     x, padding = inputs()
-    exact = model(x, padding)[2]
-    half = model.bfloat16()(x.bfloat16(), padding)[2]
+    exact = model(x, padding)[3]
+    half = model.bfloat16()(x.bfloat16(), padding)[3]
     assert half.dtype == torch.bfloat16
     assert (half.float() - exact).norm() < 0.1 * exact.norm()

@@ -249,6 +249,17 @@ def test_dropout_in_blocks_has_the_gradient_of_what_it_dropped(monkeypatch):
     assert torch.autograd.gradcheck(loss, x.requires_grad_())
 
 
+def test_dropout_leaves_coupled_rows_together(monkeypatch):
+    monkeypatch.setattr("regard._attend.BUDGET", 50)
+    layer = MultiheadAttention(E, H, dropout=0.5, map=Sinkhorn(iterations=5))
+    x = torch.randn(1, 6, E)
+    outputs = []
+    for need_weights in (True, False):
+        torch.manual_seed(5)
+        outputs.append(layer(x, x, x, need_weights=need_weights)[0])
+    torch.testing.assert_close(outputs[1], outputs[0])
+
+
 @pytest.mark.parametrize("alpha", [1.01, 1.1, 1.25, 1.5, 1.7, 2.0, 3.0, 50.0])
 def test_learned_alpha_starts_where_it_should(alpha):
     assert (Entmax(3, alpha).alpha == torch.tensor(alpha)).all()
