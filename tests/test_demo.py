@@ -43,6 +43,6 @@ def test_command_line(tmp_path):
     (tmp_path / "file").touch()
     failed = run("demo", "--out", str(tmp_path / "file" / "maps.png"))
     assert failed.returncode == 1
-    assert failed.stderr.startswith("regard demo: cannot write")
+    assert failed.stderr.startswith("regard: cannot write")
     assert "Traceback" not in failed.stderr
     assert "demo" in run("--help").stdout

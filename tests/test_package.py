@@ -12,12 +12,15 @@ import regard
 SOURCE = Path(regard.__file__).parent
 # Each layer may import from the layers before it, and from its own.
 LAYERS = [
-    {"_check", "_once"},
+    {"_check", "_once", "_problem", "_files"},
     {"affinity", "maps", "continuous", "wasserstein", "_split"},
     {"_algorithms", "_attend", "losses"},
     {"nn"},
-    {"hf", "swav", "vqa"},
-    {"demo", "show", "explore", "cli"},
+    {"hf", "pictures", "backbones", "training", "show"},
+    {"swav", "scenes"},
+    {"vqa"},
+    {"demo", "explore", "report"},
+    {"cli"},
 ]
 CORE = set().union(*LAYERS[:4]) | {"__init__"}
 

@@ -163,7 +163,7 @@ def explain_attend(
     pairs = math.prod(batch_of(q, k, v)) * lq * lk
     by_keys = not causal and (mask is None or mask.dim() < 2 or mask.shape[-2] == 1)
     # An exported graph is for all sizes: it cannot choose by them. In ONNX a fused row with no key left is not zero.
-    exporting = torch.compiler.is_exporting()
+    exporting = _check.exporting()
     zeros_lost = exporting and torch.onnx.is_in_onnx_export() and (causal or mask is not None)
     if _is_softmax(map) and isinstance(affinity, Factored) and not zeros_lost:
         masks = 1 if mask is None else math.prod(mask.shape[:-2])

@@ -47,6 +47,12 @@ def readable(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and not transformed(x)
 
 
+def exporting() -> bool:
+    """Whether a graph for all sizes is being made. Torch 2.6 cannot tell an export from a compilation."""
+    asked = getattr(torch.compiler, "is_exporting", torch.onnx.is_in_onnx_export)
+    return bool(asked())
+
+
 def values_checked(x: Tensor) -> bool:
     """Whether the values of `x` can be checked and the user wants it."""
     return readable(x) and _checks_on.get()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard._attend import Map, attention_weights
+from regard._files import replacing
 from regard.affinity import Dot
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.structured import tvmax
@@ -63,7 +64,6 @@ def demo(out: Path) -> Demo:
     image = _photograph()
     maps = weigh(image)
     out = out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
     _draw(image, maps, out)
     return Demo(out, maps)
 
@@ -130,9 +130,5 @@ def _draw(image: Tensor, maps: list[Shown], out: Path) -> None:
         box = Rectangle(corner, width / COLUMNS, height / ROWS, fill=False, edgecolor="cyan", linewidth=2, zorder=3)
         ax.add_patch(box)
     figure.colorbar(drawn, ax=axes, shrink=0.6, label="weight, relative to the largest of its map")
-    beside = out.with_name(f".{out.name}.tmp")
-    try:
+    with replacing(out) as beside:
         figure.savefig(beside, dpi=100, format=out.suffix.lstrip(".") or "png")
-        beside.replace(out)
-    finally:
-        beside.unlink(missing_ok=True)

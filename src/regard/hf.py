@@ -37,9 +37,11 @@ UNKNOWN = ("softcap", "s_aux", "cache")
 def register() -> tuple[str, ...]:
     """Make regard's attentions known to transformers under the names that it returns. Calling it again does no harm.
 
-    >>> register()  # doctest: +SKIP
+    >>> from transformers import AutoModel, BertConfig
+    >>> register()
     ('regard_softmax', 'regard_sparsemax', 'regard_entmax15', 'regard_entmax', 'regard_sinkhorn', 'regard_w2')
-    >>> model = AutoModel.from_config(config, attn_implementation="regard_sparsemax")  # doctest: +SKIP
+    >>> config = BertConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=100)
+    >>> model = AutoModel.from_config(config, attn_implementation="regard_sparsemax")
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
@@ -69,10 +71,12 @@ def learn_alpha(model: nn.Module, alpha: float = 1.5) -> list[str]:
     itself, so it knows no alphas and reports those of a file as unexpected). In a model without it the alphas are made
     in the first forward pass, which is too late for either.
 
-    >>> config = BertConfig(hidden_size=32, num_attention_heads=4)  # doctest: +SKIP
-    >>> model = AutoModel.from_config(config, attn_implementation="regard_entmax")  # doctest: +SKIP
-    >>> learn_alpha(model)[0]  # doctest: +SKIP
-    'encoder.layer.0.attention.self'
+    >>> from transformers import AutoModel, BertConfig
+    >>> names = register()
+    >>> config = BertConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=100)
+    >>> model = AutoModel.from_config(config, attn_implementation="regard_entmax")
+    >>> learn_alpha(model)
+    ['encoder.layer.0.attention.self']
     """
     made = []
     for name, module in list(model.named_modules()):

@@ -72,7 +72,7 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
     s, dim, dtype = _prepare(s, dim, mask)
     if isinstance(alpha, Tensor):
         alpha = _prepare_alpha(alpha, s, dim)
-    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+    if _check.exporting() and torch.onnx.is_in_onnx_export():
         p = entmax_sorted(s, alpha, dim)
     elif torch.compiler.is_compiling():
         # Dynamo refuses a Function with a jvp, and cannot trace a loop that ends when it has converged.
