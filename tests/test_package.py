@@ -14,7 +14,7 @@ SOURCE = Path(regard.__file__).parent
 LAYERS = [
     {"_check", "_once", "_problem", "_files"},
     {"affinity", "maps", "continuous", "wasserstein", "_split"},
-    {"_algorithms", "_attend", "losses"},
+    {"_algorithms", "_blocks", "_attend", "losses"},
     {"nn"},
     {"hf", "pictures", "backbones", "training", "show"},
     {"swav", "scenes"},

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
 
-from regard import _check
 from regard._split import split_sum
 from regard.affinity import Concatenation, Dot, Factored
 
@@ -20,9 +16,6 @@ def batch_of(*tensors: Tensor) -> torch.Size:
     if all(x.shape[:-2] == first for x in tensors[1:]):
         return first
     return torch.Size(torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)))
-
-
-Rows = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tensor | None, causal: bool) -> Tensor:
@@ -102,53 +95,6 @@ def sorted_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mas
     sums = (a - largest).exp() * past_grown + (-largest).exp() * (one_v.sum(-2, keepdim=True) - past)
     total = sums[..., -1:]
     return torch.where(total > 0, sums[..., :-1] / torch.where(total > 0, total, 1.0), 0.0)
-
-
-def in_blocks(
-    rows: Rows, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, size: int | None
-) -> Tensor:
-    """`rows` on blocks of `size` queries (all, if None), each computed again in the backward pass (docs/math.md, 4.6).
-
-    A causal block is given only the keys that its last query may see.
-    """
-    lq, lk = q.shape[-2], k.shape[-2]
-    again = size is not None and torch.is_grad_enabled() and not _check.transformed(q)
-    size = size or lq
-    out = []
-    for start in range(0, lq, size):
-        stop = min(start + size, lq)
-        seen = max(1, min(lk, lk - lq + stop)) if causal else lk
-        m = _mask_block(mask, start, stop, seen)
-        if causal:
-            allowed = torch.ones(stop - start, seen, dtype=torch.bool, device=q.device).tril(lk - lq + start)
-            m = allowed if m is None else m & allowed
-        # A slice of all keys would copy their gradient once more for every block.
-        keys, values = (k, v) if seen == lk else (k[..., :seen, :], v[..., :seen, :])
-        block = (q[..., start:stop, :], keys, values, m)
-        out.append(checkpoint(_output_first(rows), *block, use_reentrant=False) if again else rows(*block))
-    return out[0] if len(out) == 1 else torch.cat(out, -2)
-
-
-def _output_first(rows: Rows) -> Rows:
-    """`rows` with its result in memory that was taken before the scores were.
-
-    The result stays and the scores go. In the other order it sits in the gap they leave, which is then too small for
-    the scores of the next block: with the usual C allocator that doubled the memory of a long sequence.
-    """
-
-    def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        c = q.new_empty(*batch_of(q, k, v), q.shape[-2], v.shape[-1])
-        return c.copy_(rows(q, k, v, mask))
-
-    return run
-
-
-def _mask_block(mask: Tensor | None, start: int, stop: int, seen: int) -> Tensor | None:
-    if mask is None:
-        return None
-    if mask.dim() > 0 and mask.shape[-1] > 1:
-        mask = mask[..., :seen]
-    return mask[..., start:stop, :] if mask.dim() > 1 and mask.shape[-2] > 1 else mask
 
 
 def _key_mask(mask: Tensor, keys: int) -> Tensor:

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard import _check
-from regard._algorithms import associative, batch_of, fused, in_blocks, sorted_mean, sorted_softmax
-from regard.affinity import Affinity, Concatenation, Dot, Factored
+from regard._algorithms import associative, batch_of, fused, sorted_mean, sorted_softmax
+from regard._blocks import Held, Rows, in_blocks
+from regard.affinity import Affinity, Bilinear, Concatenation, Dot, Factored
 from regard.maps.simplex import entmax, mean, softmax
 
 BUDGET = 1 << 21  # numbers of a block of scores: what is larger is computed block by block
@@ -82,9 +83,10 @@ def attend(
     >>> attend(q, k, v, Dot(1.0), partial(entmax, alpha=1.5), mask=torch.ones(7, dtype=torch.bool)).shape
     torch.Size([2, 5, 3])
     """
-    if map is softmax and type(affinity) is Dot and mask is None and not causal and _plain(q, k, v):
+    if map is softmax and isinstance(affinity, Dot | Bilinear) and mask is None and not causal and _plain(q, k, v):
         # The usual case, with nothing between it and the kernel: at a few hundred keys our own words would cost 30 %.
-        c = scaled_dot_product_attention(q, k, v, scale=affinity.scale)
+        x, scale = (q, affinity.scale) if isinstance(affinity, Dot) else (affinity.factors(q, k)[0], 1.0)
+        c = scaled_dot_product_attention(x, k, v, scale=scale)
         _check.context(c, q=q, k=k, v=v)
         return c
     plan = explain_attend(q, k, v, affinity, map, mask, causal=causal)
@@ -103,10 +105,8 @@ def attend(
         c = associative(q, k, v, affinity, mask)
     elif plan.algorithm == "sorted" and isinstance(affinity, Concatenation):
         c = (sorted_softmax if _is_softmax(map) else sorted_mean)(q, k, v, affinity, mask)
-    elif plan.algorithm == "fused blocks" and isinstance(affinity, Factored):
-        c = in_blocks(lambda q, k, v, m: fused(q, k, v, affinity, m, False), q, k, v, mask, causal, plan.rows)
     else:
-        c = in_blocks(lambda q, k, v, m: _weights(q, k, affinity, map, m) @ v, q, k, v, mask, causal, plan.rows)
+        c = in_blocks(_rows_of(plan, held := Held.by(affinity, map)), q, k, v, mask, causal, plan.rows, held)
     _check.context(c)
     return c.to(dtype)
 
@@ -188,6 +188,18 @@ def explain_attend(
 def _weights(q: Tensor, k: Tensor, affinity: Affinity, map: Map, mask: Tensor | None) -> Tensor:
     p = map(affinity.scores(q, k), mask=mask)
     return p if isinstance(p, Tensor) else p.weights
+
+
+def _rows_of(plan: Plan, held: Held) -> Rows:
+    """How a block of queries gets its context, given the tensors that the affinity and the map hold."""
+
+    def rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *tensors: Tensor) -> Tensor:
+        affinity, map = held.rebuilt(tensors)
+        if plan.algorithm == "fused blocks":
+            return fused(q, k, v, affinity, mask, False)
+        return _weights(q, k, affinity, map, mask) @ v
+
+    return rows
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
