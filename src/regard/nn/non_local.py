@@ -76,9 +76,13 @@ class NonLocal(nn.Module):
         # Autocast would turn the float32 sums of attend back into half precision.
         with torch.autocast(x.device.type, enabled=False):
             y = attend(q, k, v, affinity, self.map)
-        z: Tensor = self.out(y).mT.unflatten(-1, x.shape[2:])
+        # Written channels first, as the norm wants it: no copy of the map is made on the way.
+        weight, bias = self.out.weight.expand(len(x), -1, -1), self.out.bias.unsqueeze(-1)
+        z: Tensor = torch.baddbmm(bias, weight, y.mT).unflatten(-1, x.shape[2:])
         if self.norm is not None:
             z = self.norm(z)
+        if isinstance(self.norm, type(self)._batch_norm) and z.dtype == x.dtype:
+            return z.add_(x)  # its backward pass does not look at its output
         return x + z
 
     def weights(self, x: Tensor) -> Tensor:
@@ -103,12 +107,13 @@ class NonLocal(nn.Module):
 
     def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Affinity]:
         """Queries (B, N, e), keys (B, M, e), values (B, M, c), and the affinity that scores them."""
-        here = x.flatten(2).mT.contiguous()
+        here = x.flatten(2).mT
         there = self._pooled(here, x) if self.pool == "before" else here
-        v = self.g(there)
+        v = _project(there, self.g)
         affinity: Affinity = Dot(self.scale)
         if self.affinity == "gaussian":
-            q, k = here, there
+            q = here.contiguous()
+            k = q if there is here else there.contiguous()
         elif self.affinity == "concatenation":
             # Only w.theta(x) and w.phi(x) matter, one number a position, so the projections are never carried out
             # (docs/math.md, 7.3). Pooling after phi is not linear: there phi is needed.
@@ -118,10 +123,10 @@ class NonLocal(nn.Module):
             if self.pool == "before" or max(self.subsample) == 1:
                 k, w_k = _one_number(there, self.phi, w_k), one
             else:
-                k = self.phi(there)
+                k = _project(there, self.phi)
             affinity = Concatenation(w_q, w_k)
         else:
-            q, k = self.theta(here), self.phi(there)
+            q, k = _project(here, self.theta), _project(there, self.phi)
         if self.pool == "after":
             k, v = self._pooled(k, x), self._pooled(v, x)
         return q.to(v.dtype), k.to(v.dtype), v, affinity
@@ -160,9 +165,15 @@ class NonLocal(nn.Module):
             _check.complain("x", f"a map of {tuple(x.shape[2:])}", expected, "Sub-sample less.")
 
 
+def _project(tokens: Tensor, projection: nn.Linear) -> Tensor:
+    """projection(tokens), (B, N, c), from a map that lies channels first, which a linear layer would copy."""
+    return torch.baddbmm(projection.bias, tokens, projection.weight.mT.expand(len(tokens), -1, -1))
+
+
 def _one_number(tokens: Tensor, projection: nn.Linear, w: Tensor) -> Tensor:
     """w.projection(tokens), (B, N, 1), without the projection."""
-    return F.linear(tokens, (w @ projection.weight).unsqueeze(0), (w @ projection.bias).unsqueeze(0))
+    weight, bias = (w @ projection.weight).unsqueeze(-1), w @ projection.bias
+    return torch.baddbmm(bias, tokens, weight.expand(len(tokens), -1, -1))
 
 
 class NonLocal1d(NonLocal):
