@@ -1,5 +1,6 @@
 # make demo    set up, then run the main job
 # make test    set up, then lint, types and tests
+# make sanitize  the tests of the native kernels under the address and undefined-behaviour sanitizers
 # make bench   set up, then measure against peers (results in benchmarks/results/)
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +10,7 @@ READY  := $(VENV)/.ready
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test lint types check bench clean
+.PHONY: demo test lint types check bench sanitize clean
 
 demo: $(READY)
 	$(BIN)/regard demo
@@ -29,7 +30,12 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
-$(READY): pyproject.toml constraints.txt
+sanitize: $(READY)
+	mkdir -p build/sanitized
+	g++ -O1 -g -std=c++17 -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/kernels.cpp -o build/sanitized/_kernels.so
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_native.py -k 'not process'
+
+$(READY): pyproject.toml setup.py src/regard/native/kernels.cpp constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
 	@echo 'Setting up $(VENV) (about two minutes, once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

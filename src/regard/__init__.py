@@ -9,6 +9,7 @@ from regard.maps.gates import gate, inverse
 from regard.maps.simplex import entmax, mean, softmax, sparsemax
 from regard.maps.structured import tvmax
 from regard.maps.transport import Sinkhorn, Transport, sinkhorn
+from regard.native import native_kernels
 from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, GaussianW2, HistogramW1, Unsquared
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ __all__ = [
     "gate",
     "inverse",
     "mean",
+    "native_kernels",
     "nn",
     "sinkhorn",
     "softmax",

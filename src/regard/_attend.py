@@ -13,13 +13,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard import _check
 from regard._algorithms import associative, batch_of, fused, sorted_mean, sorted_softmax
-from regard._blocks import Held, Rows, in_blocks
+from regard._blocks import Cut, Held, Rows, in_blocks
+from regard._sparse import TooDenseError, attend_sparse, order, suits
 from regard.affinity import Affinity, Bilinear, Concatenation, Dot, Factored
 from regard.maps.simplex import entmax, mean, softmax
 
 BUDGET = 1 << 21  # numbers of a block of scores: what is larger is computed block by block
 
-Algorithm = Literal["fused", "associative", "sorted", "direct", "blocks", "fused blocks"]
+Algorithm = Literal["fused", "associative", "sorted", "sparse", "direct", "blocks", "fused blocks"]
 
 
 class Solved(Protocol):
@@ -105,8 +106,11 @@ def attend(
         c = associative(q, k, v, affinity, mask)
     elif plan.algorithm == "sorted" and isinstance(affinity, Concatenation):
         c = (sorted_softmax if _is_softmax(map) else sorted_mean)(q, k, v, affinity, mask)
+    elif (sparse := _sparse(plan, q, k, v, affinity, map, mask, causal)) is not None:
+        c = sparse
     else:
-        c = in_blocks(_rows_of(plan, held := Held.by(affinity, map)), q, k, v, mask, causal, plan.rows, held)
+        held = Held.by(affinity, map)
+        c = in_blocks(_rows_of(plan, held), q, k, v, mask, causal, plan.rows, held)
     _check.context(c)
     return c.to(dtype)
 
@@ -155,7 +159,7 @@ def explain_attend(
     >>> print(explain_attend(x, x, x))
     fused: one scaled_dot_product_attention; time O(Lq Lk d), memory O((Lq + Lk) d)
     >>> from regard import sparsemax
-    >>> print(explain_attend(x, x, x, map=sparsemax))
+    >>> print(explain_attend(x.double(), x.double(), x.double(), map=sparsemax))
     blocks: 512 queries at a time against all keys, computed again for the gradient; time O(Lq Lk d), memory O(512 Lk)
     """
     _check_shapes(q, k, v, affinity, mask)
@@ -177,6 +181,9 @@ def explain_attend(
         return Plan("associative", "q (k' v) / n, scores are never formed", "O((Lq + Lk) d dv)", "O(d dv)")
     if (map is mean or _is_softmax(map)) and isinstance(affinity, Concatenation) and by_keys:
         return Plan("sorted", "sort the keys once, prefix sums, one look-up a query", "O(L log L + L dv)", "O(L dv)")
+    if not exporting and isinstance(affinity, Factored) and order(map) is not None and suits(q, k, v):
+        how = "scores in the cache, of which only the keys with weight are kept"
+        return Plan("sparse", how, "O(Lq Lk d)", "O((Lq + Lk) d + keys with weight)", _rows_in_blocks(pairs, lq))
     numbers = pairs * affinity.width(q, k)
     if exporting or numbers <= BUDGET or _couples_rows(map):
         return Plan("direct", "scores, map, product with the values", "O(Lq Lk d)", "O(Lq Lk)")
@@ -188,6 +195,29 @@ def explain_attend(
 def _weights(q: Tensor, k: Tensor, affinity: Affinity, map: Map, mask: Tensor | None) -> Tensor:
     p = map(affinity.scores(q, k), mask=mask)
     return p if isinstance(p, Tensor) else p.weights
+
+
+def _rows_in_blocks(pairs: int, queries: int) -> int:
+    """How many queries a block has."""
+    return max(1, BUDGET * queries // pairs)
+
+
+def _sparse(
+    plan: Plan, q: Tensor, k: Tensor, v: Tensor, affinity: Affinity, map: Map, mask: Tensor | None, causal: bool
+) -> Tensor | None:
+    """The context by the sparse algorithm, or None if it is not planned or the weights turn out not to be sparse."""
+    alpha = order(map)
+    if plan.algorithm != "sparse" or alpha is None or not isinstance(affinity, Factored):
+        return None
+
+    def rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return _weights(q, k, Dot(1.0), map, mask) @ v
+
+    cut = Cut(q.shape[-2], k.shape[-2], plan.rows or q.shape[-2], mask, causal)
+    try:
+        return attend_sparse(*affinity.factors(q, k), v, cut, alpha, rows)
+    except TooDenseError:
+        return None
 
 
 def _rows_of(plan: Plan, held: Held) -> Rows:

@@ -88,7 +88,7 @@ def in_blocks(
 
     A causal block is given only the keys that its last query may see. `held` are the affinity and the map.
     """
-    blocks = _Cut(q.shape[-2], k.shape[-2], size or q.shape[-2], mask, causal)
+    blocks = Cut(q.shape[-2], k.shape[-2], size or q.shape[-2], mask, causal)
     if size is None or not torch.is_grad_enabled() or _check.transformed(q):
         out = [rows(*blocks.of(q, k, v, at), *held.tensors) for at in blocks]
         return out[0] if len(out) == 1 else torch.cat(out, -2)
@@ -96,15 +96,15 @@ def in_blocks(
     if held.known and plain and getattr(forward_ad, "_current_level", -1) < 0:
         result: Tensor = _Blocks.apply(rows, blocks, q, k, v, *held.tensors)
         return result
-    return torch.cat(_checkpointed(rows, blocks, q, k, v, held.tensors), -2)
+    return torch.cat(checkpointed(rows, blocks, q, k, v, held.tensors), -2)
 
 
-def _checkpointed(rows: Rows, blocks: _Cut, q: Tensor, k: Tensor, v: Tensor, held: Sequence[Tensor]) -> list[Tensor]:
+def checkpointed(rows: Rows, blocks: Cut, q: Tensor, k: Tensor, v: Tensor, held: Sequence[Tensor]) -> list[Tensor]:
     return [checkpoint(rows, *blocks.of(q, k, v, at), *held, use_reentrant=False) for at in blocks]
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """Where the queries are cut, and what a block sees."""
 
     queries: int
@@ -145,7 +145,7 @@ class _Blocks(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Rows, blocks: _Cut, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Rows, blocks: Cut, *tensors: Tensor) -> Tensor:
         q, k, v, *held = tensors
         ctx.rows, ctx.blocks = rows, blocks
         ctx.save_for_backward(*tensors)
@@ -159,7 +159,7 @@ class _Blocks(Function):
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():  # a second derivative will be asked for
             q, k, v, *held = tensors
-            c = torch.cat(_checkpointed(ctx.rows, ctx.blocks, q, k, v, held), -2)
+            c = torch.cat(checkpointed(ctx.rows, ctx.blocks, q, k, v, held), -2)
             chosen = [x for x, w in zip(tensors, wanted, strict=True) if w]
             made = iter(torch.autograd.grad(c, chosen, grads[0], create_graph=True, allow_unused=True))
             return None, None, *(next(made) if w else None for w in wanted)
@@ -170,7 +170,7 @@ class _Blocks(Function):
 
 
 def _add_block(
-    rows: Rows, blocks: _Cut, at: slice, tensors: Sequence[Tensor], sums: Sequence[Tensor | None], grad: Tensor
+    rows: Rows, blocks: Cut, at: slice, tensors: Sequence[Tensor], sums: Sequence[Tensor | None], grad: Tensor
 ) -> None:
     """Add the gradients of one block to `sums`."""
     q, k, v, mask = blocks.of(tensors[0], tensors[1], tensors[2], at)

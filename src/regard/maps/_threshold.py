@@ -15,7 +15,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from regard import _check
+from regard import _check, native
 
 GROUP = 16  # entries that share one maximum in the first, small problem
 LONG = 512  # rows shorter than this are solved at once
@@ -30,6 +30,11 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     shape = rows.shape
     rows = rows.reshape(-1, shape[-1])
     p = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    if native.usable(s) and _suits(alpha):
+        alphas = _one_each(alpha, shape, dim)
+        if native.call(f"regard_entmax_{native.suffix(s)}", rows.contiguous(), p, *rows.shape, alphas, len(alphas)):
+            _check.score_maxima(rows.amax(-1))
+        return p.reshape(shape).movedim(-1, dim).contiguous()
     size = max(1, CHUNK // shape[-1])
     # Fresh memory costs more than arithmetic, so that all chunks share one piece of it.
     scratch = torch.empty_like(rows[:size], memory_format=torch.contiguous_format)
@@ -41,6 +46,33 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
             p[i : i + size], scratch[: len(chunk)], chunk, alpha[i : i + size] if isinstance(alpha, Tensor) else alpha
         )
     return p.reshape(shape).movedim(-1, dim).contiguous()
+
+
+def pullback_rows(p: Tensor, grad: Tensor, alpha: float, dim: int) -> Tensor | None:
+    """The gradient in the scores by the native kernel, or None where it does not apply."""
+    if dim not in (-1, p.dim() - 1) or not native.usable(p, grad) or not _suits(alpha) or not p.is_contiguous():
+        return None
+    out, rows = torch.empty_like(p), p.numel() // max(1, p.shape[-1])
+    alphas = torch.tensor([alpha], dtype=torch.float64)
+    name = f"regard_entmax_backward_{native.suffix(p)}"
+    native.call(name, p, grad.contiguous(), out, rows, p.shape[-1], alphas, 1)
+    return out
+
+
+def _suits(alpha: float | Tensor) -> bool:
+    """The kernels are for 1 < alpha <= 2, and leave what is all but softmax to logarithms in full precision."""
+    if not isinstance(alpha, Tensor):
+        return 1.01 <= alpha <= 2
+    return alpha.device.type == "cpu" and alpha.numel() > 0 and bool(((alpha >= 1.01) & (alpha <= 2)).all())
+
+
+def _one_each(alpha: float | Tensor, shape: torch.Size, dim: int) -> Tensor:
+    """Alpha as one number, or as one for each row, in float64."""
+    if not isinstance(alpha, Tensor):
+        return torch.tensor([alpha], dtype=torch.float64)
+    if alpha.numel() == 1:
+        return alpha.detach().reshape(1).double()
+    return alpha.detach().movedim(dim, -1).expand(*shape[:-1], 1).reshape(-1).double().contiguous()
 
 
 def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:

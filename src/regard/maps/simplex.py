@@ -12,7 +12,7 @@ from torch.autograd.function import FunctionCtx
 
 from regard import _check
 from regard.maps._exported import entmax_sorted
-from regard.maps._threshold import entmax_rows
+from regard.maps._threshold import entmax_rows, pullback_rows
 
 
 def softmax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -199,7 +199,10 @@ def _bend(p: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
 
 
 def _pullback(p: Tensor, alpha: float | Tensor, dim: int, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-    if isinstance(alpha, float) and alpha in (1.5, 2.0) and not torch.is_grad_enabled() and _check.readable(grad):
+    plain = isinstance(alpha, float) and not torch.is_grad_enabled() and _check.readable(grad)
+    if plain and isinstance(alpha, float) and (found := pullback_rows(p, grad, alpha, dim)) is not None:
+        return found, None
+    if plain and alpha in (1.5, 2.0):
         # As below, in half the memory, because fresh memory costs more than arithmetic.
         tiny = torch.finfo(p.dtype).tiny
         if alpha == 1.5:

@@ -1,0 +1,498 @@
+// Row maps and sparse attention rows for CPUs, behind a plain C interface. No header of torch or Python is used.
+//
+// A row of sparsemax or entmax is found in three short steps: its maximum; the few entries close enough to it that
+// they can have weight, with their places; the threshold on those alone, in double precision. The rest is zeros.
+// docs/math.md, 2.7 to 2.10, has the equations. Every function returns 0, or 1 if a score was NaN or +inf.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
+#define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VERSIONS
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+namespace {
+
+struct Scratch {
+    std::vector<double> value;
+    std::vector<int32_t> place;
+    void fit(int64_t n) {
+        if (static_cast<int64_t>(value.size()) < n) {
+            value.resize(n);
+            place.resize(n);
+        }
+    }
+};
+
+Scratch& scratch(int64_t n) {
+    static thread_local Scratch own;
+    own.fit(n);
+    return own;
+}
+
+// Maxima of strided groups, `heads` of them at most: the largest of all is among them, and the threshold of any part
+// of a row is a lower bound of the row's own. Returns their number; `bad` is set if an entry is NaN or +inf.
+constexpr int64_t few = 16, many = 128;
+
+template <typename T, int64_t groups>
+INLINE int64_t grouped(const T* x, int64_t n, T* heads, bool& bad) {
+    const T infinity = std::numeric_limits<T>::infinity();
+    T wrong[groups];
+    for (int64_t j = 0; j < groups; ++j) heads[j] = -infinity, wrong[j] = 0;
+    int64_t start = 0;
+    for (; start + groups <= n; start += groups)
+#pragma omp simd
+        for (int64_t j = 0; j < groups; ++j) {
+            const T y = x[start + j];
+            heads[j] = y > heads[j] ? y : heads[j];
+            wrong[j] = y < infinity ? wrong[j] : T(1);
+        }
+    for (int64_t j = 0; start < n; ++start, ++j) {
+        heads[j] = x[start] > heads[j] ? x[start] : heads[j];
+        wrong[j] = x[start] < infinity ? wrong[j] : T(1);
+    }
+    bad = false;
+    for (int64_t j = 0; j < groups; ++j) bad |= wrong[j] != 0;
+    return std::min(n, groups);
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+// Places of the entries above `bound`, eight comparisons at a time.
+__attribute__((target("avx2"))) static int64_t above_avx2(const float* x, int64_t n, float bound, int32_t* place) {
+    const __m256 least = _mm256_set1_ps(bound);
+    int64_t found = 0, i = 0;
+    for (; i + 8 <= n; i += 8) {
+        unsigned hits = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), least, _CMP_GT_OQ));
+        for (; hits; hits &= hits - 1) place[found++] = static_cast<int32_t>(i + __builtin_ctz(hits));
+    }
+    for (; i < n; ++i)
+        if (x[i] > bound) place[found++] = static_cast<int32_t>(i);
+    return found;
+}
+static const bool has_avx2 = __builtin_cpu_supports("avx2");
+#endif
+
+template <typename T>
+INLINE int64_t above(const T* x, int64_t n, T bound, int32_t* place) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if constexpr (sizeof(T) == 4)
+        if (has_avx2) return above_avx2(x, n, bound, place);
+#endif
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        place[found] = static_cast<int32_t>(i);
+        found += x[i] > bound;
+    }
+    return found;
+}
+
+// Entries above `top + reach`, as unit * (x - top), and where they are. Returns how many there are.
+template <typename T>
+INLINE int64_t candidates(const T* x, int64_t n, T top, double reach, double unit, Scratch& s) {
+    // A little below the bound: rounding it to T must not lose an entry.
+    const double slack = 4 * std::numeric_limits<T>::epsilon() * (std::abs(double(top)) - reach);
+    const int64_t found = above(x, n, static_cast<T>(double(top) + reach - slack), s.place.data());
+    for (int64_t i = 0; i < found; ++i) s.value[i] = unit * (double(x[s.place[i]]) - double(top));
+    return found;
+}
+
+// Threshold of sparsemax on n candidates: Michelot's algorithm.
+INLINE double threshold_2(const double* c, int64_t n, double low) {
+    int64_t before = -1;
+    for (;;) {
+        double sum = 0;
+        int64_t count = 0;
+#pragma omp simd reduction(+ : sum, count)
+        for (int64_t i = 0; i < n; ++i) {
+            const bool in = c[i] > low;
+            sum += in ? c[i] : 0.0;
+            count += in;
+        }
+        if (count == before || count == 0) return low;
+        before = count;
+        low = std::max(low, (sum - 1.0) / static_cast<double>(count));
+    }
+}
+
+// Threshold of entmax 1.5 on n candidates, from a lower bound: the root of the quadratic on those above it, if that
+// leaves none of them out; else a Newton step on the norm, which stays below. At most `steps` of them.
+INLINE double threshold_15(const double* c, int64_t n, double low, int steps) {
+    for (int step = 0; step < steps; ++step) {
+        double sum = 0, square = 0, count = 0, least = 1e300;
+#pragma omp simd reduction(+ : sum, square, count) reduction(min : least)
+        for (int64_t i = 0; i < n; ++i) {
+            const bool in = c[i] > low;
+            const double y = in ? c[i] - low : 0.0, z = in ? y : 1e300;
+            sum += y;
+            square += y * y;
+            count += in ? 1.0 : 0.0;
+            least = z < least ? z : least;
+        }
+        const double mean = sum / count, room = 1.0 - (square - sum * mean);
+        if (room > 0.0) {
+            const double root = mean - std::sqrt(room / count);
+            if (root <= least) return low + std::max(root, 0.0);
+        }
+        const double higher = low + (square - std::sqrt(square)) / sum;
+        if (!(higher > low)) return low;
+        low = higher;
+    }
+    return low;
+}
+
+INLINE float log_of(float u) {  // natural logarithm of a positive normal number
+    int32_t bits;
+    std::memcpy(&bits, &u, 4);
+    const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // mantissa in [sqrt(1/2), sqrt(2))
+    bits -= exponent << 23;
+    float m;
+    std::memcpy(&m, &bits, 4);
+    const float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
+    const float tail = z * (0.66666666f + z * (0.40000004f + z * (0.28566827f + z * 0.2333375f)));
+    const float half = 0.5f * f * f;
+    const float e = static_cast<float>(exponent);
+    return e * 0.693359375f + (e * -2.12194440e-4f + (f - (half - s * (half + tail))));
+}
+
+INLINE float exp_of(float x) {  // exp for x in about [-87, 88], below it zero
+    const bool gone = x < -87.0f;
+    x = gone ? -87.0f : (x > 88.0f ? 88.0f : x);
+    const float k = std::nearbyint(x * 1.44269504f);
+    const float r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    const int32_t bits = (static_cast<int32_t>(k) + 127) << 23;
+    float two;
+    std::memcpy(&two, &bits, 4);
+    return gone ? 0.0f : p * two;
+}
+
+// e_alpha(y) = [1 + delta y]_+^(1/delta), and its slope, that over 1 + delta y.
+INLINE void deformed(float y, float delta, float inverse, float& weight, float& slope) {
+    const float z = delta * y, u = 1.0f + z;
+    const bool in = u > 1e-30f;
+    const float safe = in ? u : 1.0f;
+    const float log = log_of(safe) + (z - (u - 1.0f)) / safe;  // as log1p: right for small z too
+    weight = in ? exp_of(log * inverse) : 0.0f;
+    slope = weight / safe;
+}
+
+INLINE void deformed(double y, double delta, double inverse, double& weight, double& slope) {
+    const double z = delta * y;
+    weight = z > -1.0 ? std::exp(std::log1p(z) * inverse) : 0.0;
+    slope = z > -1.0 ? weight / (1.0 + z) : 0.0;
+}
+
+// Threshold of entmax for 1 < alpha < 2 on n candidates, as in _threshold.py, from a lower bound, in at most `steps`.
+// T is the precision of the powers. It ends with the step that makes the sum right to that precision.
+template <typename T>
+INLINE double threshold_any(const double* c, int64_t n, double delta, double low, int steps) {
+    const double enough = std::sqrt(double(std::numeric_limits<T>::epsilon()));
+    const T d = static_cast<T>(delta), inverse = static_cast<T>(1.0 / delta);
+    for (int step = 0; step < steps; ++step) {
+        double sum = 0, slopes = 0;
+#pragma omp simd reduction(+ : sum, slopes)
+        for (int64_t i = 0; i < n; ++i) {
+            T weight, slope;
+            deformed(static_cast<T>(c[i] - low), d, inverse, weight, slope);
+            sum += double(weight);
+            slopes += double(slope);
+        }
+        const double higher = low - sum * std::expm1(-delta * std::log(sum)) / delta / slopes;
+        if (!(higher > low)) break;
+        low = higher;
+        if (sum - 1.0 < enough) break;
+    }
+    return low;
+}
+
+// The threshold of n candidates, from a lower bound `low`.
+template <typename T>
+INLINE double threshold(const double* c, int64_t n, double alpha, double low, int steps) {
+    if (alpha == 2.0) return threshold_2(c, n, low);
+    if (alpha == 1.5) return threshold_15(c, n, low, steps);
+    return threshold_any<T>(c, n, alpha - 1.0, low, steps);
+}
+
+// The support of a row: places and weights (at the front of `s`), their number returned, -1 for NaN or +inf.
+template <typename T>
+INLINE int64_t support(const T* x, int64_t n, double alpha, Scratch& s) {
+    bool bad;
+    T heads[many];
+    const int64_t groups = n < 512 ? grouped<T, few>(x, n, heads, bad) : grouped<T, many>(x, n, heads, bad);
+    if (bad) return -1;
+    const T top = *std::max_element(heads, heads + groups);
+    if (top == -std::numeric_limits<T>::infinity()) return 0;
+    // Thresholds are those of three formulas: weights are c - low, (c - low)^2 with c halved, and e_alpha(c - low).
+    const bool shifted = alpha == 2.0 || alpha == 1.5;
+    const double unit = alpha == 1.5 ? 0.5 : 1.0, delta = alpha - 1.0;
+    double part[many];
+    for (int64_t j = 0; j < groups; ++j) part[j] = std::max(unit * (double(heads[j]) - double(top)), -1e30);
+    const double start = threshold<T>(part, groups, alpha, shifted ? -1.0 : 0.0, 2);
+    const int64_t found = candidates(x, n, top, shifted ? start / unit : start - 1.0 / delta, unit, s);
+    double* value = s.value.data();
+    int32_t* place = s.place.data();
+    const double low = threshold<T>(value, found, alpha, start, 60);
+    double total = 0.0;
+    const T d = static_cast<T>(delta), inverse = static_cast<T>(1.0 / delta);
+    if (shifted) {
+#pragma omp simd reduction(+ : total)
+        for (int64_t i = 0; i < found; ++i) {
+            const double y = value[i] > low ? value[i] - low : 0.0;
+            value[i] = alpha == 2.0 ? y : y * y;
+            total += value[i];
+        }
+    } else {
+#pragma omp simd reduction(+ : total)
+        for (int64_t i = 0; i < found; ++i) {
+            T weight, slope;
+            deformed(static_cast<T>(value[i] - low), d, inverse, weight, slope);
+            value[i] = double(weight);
+            total += value[i];
+        }
+    }
+    const double scale = 1.0 / total;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < found; ++i) {
+        const double w = value[i] * scale;
+        const int32_t at = place[i];
+        value[kept] = w;
+        place[kept] = at;
+        kept += w > 0.0;
+    }
+    return kept;
+}
+
+template <typename T>
+INLINE bool forward_row(const T* x, T* p, int64_t n, double alpha) {
+    Scratch& s = scratch(n);
+    const int64_t kept = support(x, n, alpha, s);
+    if (kept < 0) {
+        std::fill(p, p + n, std::numeric_limits<T>::quiet_NaN());
+        return true;
+    }
+    std::memset(p, 0, n * sizeof(T));
+    for (int64_t i = 0; i < kept; ++i) p[s.place[i]] = static_cast<T>(s.value[i]);
+    return false;
+}
+
+// w (g - <w, g> / sum w) with w = p^(2 - alpha) on the support.
+template <typename T>
+INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha) {
+    T sum = 0, dot = 0;
+    if (alpha == 2.0) {
+#pragma omp simd reduction(+ : sum, dot)
+        for (int64_t i = 0; i < n; ++i) {
+            const T w = p[i] > 0 ? T(1) : T(0);
+            sum += w;
+            dot += w * g[i];
+        }
+        const T centre = sum > 0 ? dot / sum : T(0);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) out[i] = p[i] > 0 ? g[i] - centre : T(0);
+        return;
+    }
+    if (alpha == 1.5) {
+#pragma omp simd reduction(+ : sum, dot)
+        for (int64_t i = 0; i < n; ++i) {
+            const T w = std::sqrt(p[i]);
+            out[i] = w;
+            sum += w;
+            dot += w * g[i];
+        }
+    } else {
+        const T power = static_cast<T>(2.0 - alpha);
+#pragma omp simd reduction(+ : sum, dot)
+        for (int64_t i = 0; i < n; ++i) {
+            const bool in = p[i] > std::numeric_limits<T>::min();
+            T w;
+            if constexpr (sizeof(T) == 4)
+                w = exp_of(power * log_of(in ? p[i] : T(1)));
+            else
+                w = std::exp(power * std::log(in ? p[i] : T(1)));
+            w = in ? w : T(0);
+            out[i] = w;
+            sum += w;
+            dot += w * g[i];
+        }
+    }
+    const T centre = sum > 0 ? dot / sum : T(0);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] *= g[i] - centre;
+}
+
+// One thread for so many numbers at least: starting one has its price.
+INLINE int threads_for(int64_t numbers, int threads) {
+    return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(threads, numbers / 16384)));
+}
+
+INLINE void accumulate(float* out, const float* x, float w, int64_t d) {
+#pragma omp simd
+    for (int64_t e = 0; e < d; ++e) out[e] += w * x[e];
+}
+
+INLINE float product(const float* x, const float* y, int64_t d) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t e = 0; e < d; ++e) sum += x[e] * y[e];
+    return sum;
+}
+
+}  // namespace
+
+#define ROW_MAPS(T, NAME)                                                                                             \
+    VERSIONS static bool forward_rows_##NAME(const T* x, T* p, int64_t rows, int64_t n, const double* alpha,          \
+                                             int64_t alphas) {                                                        \
+        bool bad = false;                                                                                             \
+        for (int64_t i = 0; i < rows; ++i) bad |= forward_row(x + i * n, p + i * n, n, alpha[alphas > 1 ? i : 0]);    \
+        return bad;                                                                                                   \
+    }                                                                                                                 \
+    VERSIONS static void backward_rows_##NAME(const T* p, const T* g, T* out, int64_t rows, int64_t n,                \
+                                              const double* alpha, int64_t alphas) {                                  \
+        for (int64_t i = 0; i < rows; ++i)                                                                            \
+            backward_row(p + i * n, g + i * n, out + i * n, n, alpha[alphas > 1 ? i : 0]);                            \
+    }                                                                                                                 \
+    extern "C" int regard_entmax_##NAME(const T* x, T* p, int64_t rows, int64_t n, const double* alpha,               \
+                                        int64_t alphas, int threads) {                                                \
+        const int parts = threads_for(rows * n, threads);                                                             \
+        int bad = 0;                                                                                                  \
+        _Pragma("omp parallel for num_threads(parts) reduction(| : bad)") for (int part = 0; part < parts; ++part) {  \
+            const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;                                     \
+            bad |= forward_rows_##NAME(x + a * n, p + a * n, b - a, n, alpha + (alphas > 1 ? a : 0), alphas);         \
+        }                                                                                                             \
+        return bad;                                                                                                   \
+    }                                                                                                                 \
+    extern "C" int regard_entmax_backward_##NAME(const T* p, const T* g, T* out, int64_t rows, int64_t n,             \
+                                                 const double* alpha, int64_t alphas, int threads) {                  \
+        const int parts = threads_for(rows * n, threads);                                                             \
+        _Pragma("omp parallel for num_threads(parts)") for (int part = 0; part < parts; ++part) {                     \
+            const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;                                     \
+            backward_rows_##NAME(p + a * n, g + a * n, out + a * n, b - a, n, alpha + (alphas > 1 ? a : 0), alphas);  \
+        }                                                                                                             \
+        return 0;                                                                                                     \
+    }
+
+ROW_MAPS(float, f32)
+ROW_MAPS(double, f64)
+
+// Attention: a block of score rows to their support (places, weights, counts; `room` of them a row) and their contexts.
+// Returns 0, 1 for NaN or +inf, 2 if a row needs more room.
+VERSIONS static int attend_rows(const float* scores, const float* v, float* out, int32_t* place, float* weight,
+                                int32_t* count, int64_t rows, int64_t n, int64_t d, int64_t room, double alpha) {
+    int failed = 0;
+    for (int64_t i = 0; i < rows; ++i) {
+        Scratch& s = scratch(n);
+        const int64_t kept = support(scores + i * n, n, alpha, s);
+        if (kept < 0) failed |= 1;
+        if (kept > room) failed |= 2;
+        if (failed) return failed;
+        float* c = out + i * d;
+        std::memset(c, 0, d * sizeof(float));
+        for (int64_t j = 0; j < kept; ++j) {
+            const float w = static_cast<float>(s.value[j]);
+            place[i * room + j] = s.place[j];
+            weight[i * room + j] = w;
+            accumulate(c, v + s.place[j] * d, w, d);
+        }
+        count[i] = static_cast<int32_t>(kept);
+    }
+    return 0;
+}
+
+extern "C" int regard_attend_forward(const float* scores, const float* v, float* out, int32_t* place, float* weight,
+                                     int32_t* count, int64_t rows, int64_t n, int64_t d, int64_t room, double alpha,
+                                     int threads) {
+    const int parts = threads_for(rows * n, threads);
+    int failed = 0;
+#pragma omp parallel for num_threads(parts) reduction(| : failed)
+    for (int part = 0; part < parts; ++part) {
+        const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;
+        failed |= attend_rows(scores + a * n, v, out + a * d, place + a * room, weight + a * room, count + a, b - a, n,
+                              d, room, alpha);
+    }
+    return failed;
+}
+
+// Gradient in the scores, on the support alone (`slope`, as `weight`), and from it that in the queries.
+VERSIONS static void slopes_of_rows(const float* k, const float* v, const float* grad, const int32_t* place,
+                                    const float* weight, const int32_t* count, float* slope, float* dq, int64_t rows,
+                                    int64_t e, int64_t d, int64_t room, double alpha) {
+    for (int64_t i = 0; i < rows; ++i) {
+        const int32_t* at = place + i * room;
+        const float* p = weight + i * room;
+        float* s = slope + i * room;
+        double sum = 0, dot = 0;
+        for (int32_t j = 0; j < count[i]; ++j) {
+            s[j] = product(grad + i * d, v + at[j] * d, d);
+            const double w = alpha == 2.0 ? 1.0 : std::sqrt(double(p[j]));
+            sum += w;
+            dot += w * s[j];
+        }
+        const float centre = sum > 0 ? static_cast<float>(dot / sum) : 0.0f;
+        float* out = dq + i * e;
+        std::memset(out, 0, e * sizeof(float));
+        for (int32_t j = 0; j < count[i]; ++j) {
+            const float w = alpha == 2.0 ? 1.0f : std::sqrt(p[j]);
+            s[j] = w * (s[j] - centre);
+            accumulate(out, k + at[j] * e, s[j], e);
+        }
+    }
+}
+
+// Gradients in the keys and values `first` to `last`, each gathered from the queries that look at it.
+VERSIONS static void gather_keys(const float* q, const float* grad, const int64_t* start, const int64_t* slot,
+                                 const float* weight, const float* slope, float* dk, float* dv, int64_t first,
+                                 int64_t last, int64_t e, int64_t d, int64_t room) {
+    for (int64_t j = first; j < last; ++j) {
+        std::memset(dk + j * e, 0, e * sizeof(float));
+        std::memset(dv + j * d, 0, d * sizeof(float));
+        for (int64_t t = start[j]; t < start[j + 1]; ++t) {
+            const int64_t i = slot[t] / room;
+            accumulate(dk + j * e, q + i * e, slope[slot[t]], e);
+            accumulate(dv + j * d, grad + i * d, weight[slot[t]], d);
+        }
+    }
+}
+
+extern "C" int regard_attend_backward(const float* q, const float* k, const float* v, const float* grad,
+                                      const int32_t* place, const float* weight, const int32_t* count, float* slope,
+                                      float* dq, float* dk, float* dv, int64_t rows, int64_t n, int64_t e, int64_t d,
+                                      int64_t room, double alpha, int threads) {
+    const int parts = std::max(1, threads);
+#pragma omp parallel for num_threads(parts)
+    for (int part = 0; part < parts; ++part) {
+        const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;
+        slopes_of_rows(k, v, grad + a * d, place + a * room, weight + a * room, count + a, slope + a * room, dq + a * e,
+                       b - a, e, d, room, alpha);
+    }
+    // The same entries sorted by key.
+    std::vector<int64_t> start(n + 1, 0);
+    for (int64_t i = 0; i < rows; ++i)
+        for (int32_t j = 0; j < count[i]; ++j) ++start[place[i * room + j] + 1];
+    for (int64_t j = 0; j < n; ++j) start[j + 1] += start[j];
+    std::vector<int64_t> slot(start[n]), next(start.begin(), start.end() - 1);
+    for (int64_t i = 0; i < rows; ++i)
+        for (int32_t j = 0; j < count[i]; ++j) slot[next[place[i * room + j]]++] = i * room + j;
+#pragma omp parallel for num_threads(parts)
+    for (int part = 0; part < parts; ++part)
+        gather_keys(q, grad, start.data(), slot.data(), weight, slope, dk, dv, n * part / parts, n * (part + 1) / parts,
+                    e, d, room);
+    return 0;
+}
+
+extern "C" int regard_version() { return 1; }

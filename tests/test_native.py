@@ -1,0 +1,222 @@
+"""The native kernels against the plain path in float64, on every awkward size, and the package without them."""
+
+import math
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard import native
+from regard._sparse import SHORTEST, TooDenseError, attend_sparse
+from regard.maps import _threshold
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
+SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 511, 512, 513, 4097]
+ALPHAS = [2.0, 1.5, 1.3, 1.05, 1.9]
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """A function that runs another without the kernels."""
+
+    def run(f, *arguments):
+        with monkeypatch.context() as m:
+            m.setattr(native, "library", lambda: None)
+            return f(*arguments)
+
+    return run
+
+
+def rows(kind, n):
+    torch.manual_seed(n)
+    x = torch.randn(6, n)
+    return {
+        "unit": x,
+        "wide": 30 * x,
+        "narrow": 1e-3 * x,
+        "far": x + 1000,
+        "equal": torch.ones(6, n),
+        "denormal": 1e-40 * x,
+        "ties": x.round(),
+        "masked": x.masked_fill(x > 0.5, -math.inf),
+    }[kind]
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("kind", ["unit", "wide", "narrow", "far", "equal", "denormal", "ties", "masked"])
+@pytest.mark.parametrize("n", SIZES)
+def test_rows_equal_the_plain_path(n, kind, alpha, plain):
+    x = rows(kind, n)
+    expected = plain(regard.entmax, x.double(), alpha)
+    single, double = regard.entmax(x, alpha), regard.entmax(x.double(), alpha)
+    torch.testing.assert_close(double, expected, rtol=0, atol=1e-11)
+    torch.testing.assert_close(single.double(), expected, rtol=0, atol=1e-6)
+    if alpha in (1.5, 2.0):
+        sure = (expected == 0) | (expected > 1e-9)  # in between the rounding of the plain path decides
+        assert torch.equal((single > 0)[sure], (expected > 0)[sure])
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("n", SIZES)
+def test_gradients_equal_the_plain_path(n, alpha, plain):
+    x = rows("unit", n).double()
+    p, g = regard.entmax(x, alpha), torch.randn(6, n, dtype=torch.float64)
+    expected = plain(partial(_pull, x, alpha), g)
+    torch.testing.assert_close(_pull(x, alpha, g), expected, rtol=0, atol=1e-10)
+    single = _threshold.pullback_rows(p.float(), g.float(), alpha, -1)
+    torch.testing.assert_close(
+        single.double(), _threshold.pullback_rows(p.float().double(), g, alpha, -1), rtol=0, atol=1e-5
+    )
+
+
+def _pull(x, alpha, g):
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(regard.entmax(leaf, alpha), leaf, g)[0]
+
+
+def test_each_row_may_have_its_alpha(plain):
+    x, alpha = torch.randn(5, 3, 40, dtype=torch.float64), torch.rand(3, 1, dtype=torch.float64) * 0.9 + 1.05
+    torch.testing.assert_close(regard.entmax(x, alpha), plain(regard.entmax, x, alpha), rtol=0, atol=1e-11)
+    turned = regard.entmax(x.mT, alpha.T.unsqueeze(0), dim=-2)
+    torch.testing.assert_close(turned, plain(regard.entmax, x, alpha).mT, rtol=0, atol=1e-11)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 700), st.integers(0, 2**30), st.sampled_from([0.01, 1.0, 20.0]), st.sampled_from(ALPHAS))
+def test_rows_are_distributions(n, seed, scale, alpha):
+    x = scale * torch.randn(3, n, generator=torch.Generator().manual_seed(seed))
+    p = regard.entmax(x, alpha)
+    assert bool((p >= 0).all())
+    torch.testing.assert_close(p.sum(-1), torch.ones(3), rtol=0, atol=2e-6)
+    torch.testing.assert_close(regard.entmax(x.flip(-1), alpha), p.flip(-1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(regard.entmax(x + 3, alpha), p, rtol=0, atol=2e-5 * scale + 1e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_bad_scores_are_named(bad):
+    x = torch.zeros(4, 100)
+    x[2, 77] = bad
+    for map_ in (regard.sparsemax, regard.entmax):
+        with pytest.raises(ValueError, match="scores below"):
+            map_(x)
+        with regard.checks(False):
+            p = map_(x)
+        assert bool(p[2].isnan().all())
+        assert not bool(p[:2].isnan().any())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_change_nothing(threads):
+    x, before = torch.randn(700, 200), torch.get_num_threads()
+    expected = regard.entmax(x)
+    try:
+        torch.set_num_threads(threads)
+        assert torch.equal(regard.entmax(x), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+def inputs(lead=(2,), queries=600, keys=700, width=8):
+    torch.manual_seed(0)
+    return [torch.randn(*lead, n, width, requires_grad=True) for n in (queries, keys, keys)]
+
+
+MASKS = {
+    "none": {},
+    "keys": {"mask": torch.rand(2, 1, 700, generator=torch.Generator().manual_seed(1)) < 0.7},
+    "pairs": {"mask": torch.rand(600, 700, generator=torch.Generator().manual_seed(2)) < 0.7},
+    "causal": {"causal": True},
+    "a query with no key": {"mask": torch.arange(600).unsqueeze(-1).expand(600, 700) != 5},
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("map_", [regard.sparsemax, regard.entmax, partial(regard.entmax, alpha=2)])
+def test_sparse_attention_equals_the_dense_program(map_, kind, plain):
+    q, k, v = inputs()
+    run = lambda: regard.attend(q, k, v, map=map_, **MASKS[kind])  # noqa: E731
+    assert regard.explain_attend(q, k, v, map=map_, **MASKS[kind]).algorithm == "sparse"
+    c, dense = run(), plain(run)
+    torch.testing.assert_close(c, dense, rtol=0, atol=1e-5)
+    direction = torch.randn_like(c)
+    for ours, theirs in zip(*(torch.autograd.grad(x, (q, k, v), direction) for x in (c, dense)), strict=True):
+        # A key at the very edge of a support may be in for one and out for the other: the gradient jumps there.
+        assert float(((ours - theirs).abs() > 1e-4).float().mean()) < 1e-3
+
+
+@pytest.mark.parametrize("affinity", [regard.Bilinear(torch.randn(8, 8)), regard.Dot(0.5), regard.GaussianW2(tau=4.0)])
+def test_sparse_attention_of_factored_affinities(affinity, plain):
+    q, k, v = [x.abs() for x in inputs()]
+    run = lambda: regard.attend(q, k, v, affinity, regard.sparsemax)  # noqa: E731
+    torch.testing.assert_close(run(), plain(run), rtol=0, atol=2e-5)
+
+
+def test_dense_weights_go_the_dense_way(plain):
+    """With all scores equal no key drops out, and there is nothing to skip."""
+    q, k, v = inputs()
+    run = lambda: regard.attend(q * 0, k, v, map=regard.sparsemax)  # noqa: E731
+    torch.testing.assert_close(run(), plain(run))
+    from regard._blocks import Cut
+
+    with pytest.raises(TooDenseError):
+        attend_sparse(q * 0, k, v, Cut(600, 700, 600, None, False), 2.0, lambda *x: x[0])
+
+
+def test_second_derivatives_of_sparse_attention(plain):
+    q, k, v = inputs(())
+    assert q.shape[0] * k.shape[0] >= SHORTEST
+
+    def penalty():
+        (g,) = torch.autograd.grad(regard.attend(q, k, v, map=regard.entmax).square().sum(), q, create_graph=True)
+        return torch.autograd.grad(g.square().sum(), v)[0]
+
+    torch.testing.assert_close(penalty(), plain(penalty), rtol=1e-3, atol=1e-3)
+
+
+def test_sparse_attention_names_nan():
+    q, k, v = inputs()
+    with torch.no_grad():
+        k[0, 3, 2] = math.nan
+    with pytest.raises(ValueError, match=r"^k: got NaN"):
+        regard.attend(q, k, v, map=regard.sparsemax)
+
+
+def test_without_kernels_everything_works_in_a_process_of_its_own():
+    code = (
+        "import regard, torch; print(regard.native_kernels()); print(regard.sparsemax(torch.tensor([1.0, 1.4, 0.1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"REGARD_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("off")
+    assert "0.3000, 0.7000, 0.0000" in done.stdout
+
+
+def test_the_build_process_goes_on_without_a_compiler(tmp_path):
+    root = Path(__file__).parents[1]
+    command = [
+        sys.executable,
+        "setup.py",
+        "-q",
+        "build_ext",
+        "--build-lib",
+        str(tmp_path),
+        "--build-temp",
+        str(tmp_path),
+    ]
+    without = os.environ | {"CC": "/nowhere/cc", "CXX": "/nowhere/c++"}
+    done = subprocess.run(command, cwd=root, env=without, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no native kernels" in done.stderr
+    assert not list(tmp_path.rglob("*.so"))
