@@ -154,7 +154,7 @@ INLINE float log_of(float u) {  // natural logarithm of a positive normal number
     int32_t bits;
     std::memcpy(&bits, &u, 4);
     const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // mantissa in [sqrt(1/2), sqrt(2))
-    bits -= exponent << 23;
+    bits -= exponent * (1 << 23);
     float m;
     std::memcpy(&m, &bits, 4);
     const float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
