@@ -103,7 +103,7 @@ def fit(
                 f"{out} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
             )
     import lightning  # slow to import, so only here
-    from lightning.pytorch.utilities.warnings import PossibleUserWarning
+    from lightning.fabric.utilities.warnings import PossibleUserWarning
 
     from regard.training._lightning import Adapter, Plan, Runner, Stream
 
