@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,8 @@ def pretrain(
         typer.echo(f"Warning: {message}", err=True) if issubclass(kind, CollapseWarning) else None
     )
     warnings.simplefilter("always", CollapseWarning)
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # Lightning started this process too: one voice is enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     test: Pictures | None = None
     source: Pictures
     if pictures is None:

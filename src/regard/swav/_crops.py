@@ -32,13 +32,13 @@ def views(pictures: Tensor, aspect: Tensor, index: Tensor, settings: Crops, seed
     >>> [tuple(v.shape) for v in views(pictures, torch.ones(5), torch.arange(5), crops, seed=0)]
     [(10, 3, 8, 8), (15, 3, 4, 4)]
     """
-    x = pictures.permute(0, 2, 1, 3).float().div_(255)  # rows first: (B, S, 3, S)
-    made = [
-        _views(x, aspect, index, settings, seed, range(2), settings.size, settings.scale),
-    ]
-    if settings.local:
-        numbers = range(2, settings.views)
-        made.append(_views(x, aspect, index, settings, seed, numbers, settings.local_size, settings.local_scale))
+    # Half precision would show in the pictures.
+    with torch.autocast(pictures.device.type, enabled=False):
+        x = pictures.permute(0, 2, 1, 3).float().div_(255)  # rows first: (B, S, 3, S)
+        made = [_views(x, aspect, index, settings, seed, range(2), settings.size, settings.scale)]
+        if settings.local:
+            numbers = range(2, settings.views)
+            made.append(_views(x, aspect, index, settings, seed, numbers, settings.local_size, settings.local_scale))
     return made
 
 

@@ -89,7 +89,9 @@ def digits() -> Settings:
         grey=0.0,
     )
     options = {"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2}
-    return Settings(backbone_options=options, crops=crops, canvas=16, prototypes=60, steps=600, batch_size=128)
+    return Settings(
+        backbone_options=options, crops=crops, canvas=16, prototypes=30, iterations=10, steps=500, batch_size=64
+    )
 
 
 def small() -> Settings:

@@ -48,7 +48,7 @@ class Task(nn.Module):
 
 @dataclass(frozen=True)
 class Fitted:
-    """How it went: steps that this call `ran`, the step it `resumed` from, `seconds`, and training speed."""
+    """How it went: the `steps` of this call, the step it `resumed` from, its `seconds`, and the speed of training."""
 
     steps: int
     resumed: int
@@ -162,7 +162,7 @@ def restore(task: Task, checkpoint: _checkpoints.Checkpoint) -> dict[str, Any]:
     """Put a checkpoint's weights and extra state into a task; return the state of the optimiser."""
     other = _difference(task.config, checkpoint.config)
     if other:
-        raise Problem(f"{checkpoint.folder} is of another run: {other}. Choose another folder, or the same settings.")
+        raise Problem(f"{checkpoint.folder} is of another run: {other}. Take the same settings, or another folder.")
     weights, state = checkpoint.weights(), checkpoint.state()
     have = task.state_dict()
     if wrong := {n for n in have.keys() | weights.keys() if n not in weights or n not in have} or {
