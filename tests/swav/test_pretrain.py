@@ -1,0 +1,235 @@
+"""Whole runs on small pictures: they learn, resume bit for bit, pass over broken files, and say what is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from regard._problem import Problem
+from regard.backbones import load_backbone
+from regard.pictures import Arrays
+from regard.swav import CollapseWarning, Settings, evaluate, load_run, preset, pretrain, run, sheet
+from regard.swav._pretrain import build
+from regard.training import latest
+
+TINY = {
+    "backbone_options": {"widths": [4, 8], "depths": [1, 1]},
+    "size": 12,
+    "local_size": 8,
+    "local": 1,
+    "canvas": 12,
+    "hidden": 16,
+    "dim": 8,
+    "prototypes": 6,
+    "batch_size": 8,
+    "freeze": 2,
+    "warmup": 2,
+    "queue": 16,
+}
+
+
+def pictures(n=40, side=12):
+    """Two kinds: stripes that lie and stripes that stand."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.rand(n, 1, 1, side, generator=g).expand(n, 3, side, side).clone()
+    labels = [i % 2 for i in range(n)]
+    x[1::2] = x[1::2].mT
+    return Arrays(x, labels)
+
+
+def go(out, steps=11, **options):
+    options = {"progress": False, "checkpoint_every": 4, "preset_name": "small", **TINY} | options
+    return run(pictures(), out=out, steps=steps, **options)
+
+
+def same(one, two):
+    one, two = one.state_dict(), two.state_dict()
+    return one.keys() == two.keys() and all(torch.equal(one[n], two[n]) for n in one)
+
+
+def test_a_run_resumes_with_its_queue(tmp_path):
+    whole = go(tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError):
+        go(tmp_path / "parts", after_step=lambda step: 1 / (step - 7))
+    assert latest(tmp_path / "parts").step == 4
+    assert latest(tmp_path / "parts").state()["extra"]["queue"]["rows"].shape == (2, 16, 8)
+    parts = go(tmp_path / "parts")
+    assert parts.fitted.resumed == 4
+    assert same(whole.task, parts.task)
+    assert torch.equal(whole.task.queue.rows, parts.task.queue.rows)
+    assert same(load_backbone(whole.backbone), load_run(tmp_path / "whole").backbone)
+
+
+def test_prototypes_are_unit_and_frozen_at_first(tmp_path):
+    seen = {}
+    settings = preset("small", steps=6, **(TINY | {"freeze": 3}))
+    first = build(settings).prototypes.weight.detach().clone()
+    held = []
+
+    def keep(step):
+        seen[step] = held[0].prototypes.weight.detach().clone()
+
+    from regard.swav import Canvases
+    from regard.training import fit
+
+    held.append(build(settings))
+    fit(held[0], Canvases(pictures(), 12), steps=6, batch_size=8, out=tmp_path, progress=False, after_step=keep)
+    assert torch.allclose(seen[3], first, atol=1e-6)
+    assert not torch.allclose(seen[4], first, atol=1e-5)
+    assert torch.allclose(seen[6].norm(dim=-1), torch.ones(6))
+
+
+def test_accumulated_batches_and_lars_and_bfloat16(tmp_path):
+    for i, options in enumerate(({"accumulate": 2}, {"optimizer": "lars"}, {"precision": "bf16-mixed"})):
+        task = go(tmp_path / str(i), steps=4, **options).task
+        assert all(p.isfinite().all() for p in task.parameters())
+
+
+@pytest.mark.parametrize(
+    ("x", "options"),
+    [
+        (pictures().pictures, {"eps": 0.01}),
+        (pictures().pictures[:4], {"prototypes": 10}),
+        (pictures().pictures[:1].expand(100, -1, -1, -1), {}),
+        (torch.zeros(20, 3, 12, 12, dtype=torch.uint8), {"precision": "bf16-mixed"}),
+    ],
+)
+def test_edge_cases_have_no_nan(tmp_path, x, options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CollapseWarning)
+        made = run(x, out=tmp_path, steps=12, progress=False, **(TINY | options))
+    assert all(t.isfinite().all() for t in made.task.state_dict().values())
+
+
+def test_too_many_prototypes_are_said_before_the_first_step(tmp_path):
+    with pytest.warns(CollapseWarning, match="share 50 prototypes"):
+        go(tmp_path, steps=1, prototypes=50)
+
+
+def test_it_learns_what_differs(tmp_path):
+    made = go(tmp_path, steps=60, queue=0)
+    found = evaluate(made.task.backbone, pictures(200))
+    assert found.knn.share > 0.9
+    assert found.train == 150
+    assert "the same untrained" in found.table()
+    assert sheet(made.task, pictures(), tmp_path / "sheet.png", rows=4).stat().st_size > 1000
+
+
+def folder(path, good=1000, bad=20):
+    path.mkdir()
+    for i in range(good):
+        place = path / ("even" if i % 2 == 0 else "odd")
+        place.mkdir(exist_ok=True)
+        Image.new("RGB", (14, 10), (i % 256, 100 * (i % 2), 50)).save(place / f"{i:04d}.png")
+    for i in range(bad):
+        whole = (path / "odd" / f"{2 * i + 1:04d}.png").read_bytes()
+        (path / "odd" / f"bad{i:02d}.png").write_bytes(whole[: len(whole) // 2] if i % 2 else b"no picture")
+    return path
+
+
+def test_twenty_broken_files_among_a_thousand(tmp_path):
+    # 1,020 pictures in 17 batches of 60: every file is asked for once an epoch.
+    made = run(
+        folder(tmp_path / "p"),
+        out=tmp_path / "out",
+        steps=17,
+        progress=False,
+        **(TINY | {"batch_size": 60, "queue": 0}),
+    )
+    assert len(made.broken) == 20
+    assert all("bad" in name for name in made.broken)
+    listed = (tmp_path / "out" / "broken.txt").read_text().splitlines()
+    assert len(listed) == 20
+
+
+def command(*arguments, **options):
+    code = "from regard.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], env=environment, capture_output=True, text=True, **options
+    )
+
+
+def test_the_commands(tmp_path):
+    source, out = folder(tmp_path / "p", good=60, bad=2), tmp_path / "out"
+    sets = [f"--set={name}={json.dumps(value)}" for name, value in TINY.items() if name != "batch_size"]
+    done = command("pretrain", source, "--out", out, "--steps", 8, "--batch-size", 8, *sets)
+    assert done.returncode == 0, done.stderr
+    for words in ("62 pictures, 2 classes", "2 broken files skipped", "linear probe", "prototypes.png", "Backbone:"):
+        assert words in done.stdout
+    judged = command("evaluate", out, source, "--out", tmp_path / "e.json")
+    assert "raw pixels" in judged.stdout, judged.stderr
+    assert 0 <= json.loads((tmp_path / "e.json").read_text())["knn"]["right"] <= 15
+    exported = command("export", "backbone", out, "--out", tmp_path / "b")
+    assert "8 features" in exported.stdout, exported.stderr
+    assert same(load_backbone(tmp_path / "b"), load_backbone(out))
+
+
+def test_errors_are_one_line(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text('{"kind": "soup"}')
+    for arguments, words in (
+        (("pretrain", tmp_path / "empty"), "holds no pictures"),
+        (("pretrain", "--preset", "huge"), "no preset"),
+        (("pretrain", "--set", "colour=1"), "no setting 'colour'"),
+        (("evaluate", tmp_path / "odd"), "kind 'soup'"),
+        (("export", "backbone", tmp_path / "gone"), "not a folder"),
+    ):
+        done = command(*arguments, cwd=tmp_path)
+        assert done.returncode == 1
+        last = done.stderr.strip().splitlines()
+        assert words in last[-1]
+        assert len(last) == 1
+
+
+def test_checkpoints_that_cannot_serve(tmp_path):
+    go(tmp_path, steps=4)
+    with pytest.raises(Problem, match="another run"):
+        go(tmp_path, steps=8, dim=4)
+    weights = latest(tmp_path).folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3])
+    with pytest.raises(Problem, match="corrupt"):
+        go(tmp_path, steps=8)
+
+
+def test_settings_are_checked():
+    for name, value in {"eps": 0.0, "prototypes": 0, "flip": 2.0, "scale": (0.5, 0.2), "optimizer": "sgd"}.items():
+        with pytest.raises(Problem, match=name):
+            preset("small", **{name: value})
+    assert isinstance(preset("photos"), Settings)
+    with pytest.raises(Problem, match="no setting"):
+        pretrain(torch.zeros(4, 3, 8, 8), out="nowhere", colour=3)
+
+
+def test_killed_runs_give_the_same_weights(tmp_path):
+    """kill -9 in the middle of an epoch of 5 steps; the tests of training kill while a checkpoint is written."""
+    whole = go(tmp_path / "whole", steps=30)
+    code = (
+        "import sys, time, torch; sys.path.insert(0, sys.argv[2]); torch.set_num_threads(1)\n"
+        "from swav.test_pretrain import go\n"
+        "go(sys.argv[1], steps=30, after_step=lambda step: time.sleep(0.05))"
+    )
+    out, tests = tmp_path / "killed", Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(tests.parent / "src"), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", code, str(out), str(tests)], env=environment)
+    deadline = time.monotonic() + 120
+    while latest(out) is None or latest(out).step < 8:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.07)  # a step or two past the checkpoint
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 8 <= latest(out).step < 30
+    parts = go(out, steps=30)
+    assert parts.fitted.resumed >= 8
+    assert same(whole.task, parts.task)
