@@ -1,0 +1,47 @@
+"""Training that can be killed and goes on as if it had not been: what pretraining and question answering share.
+
+A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning. Data is anything with a length and
+`batch(indices, epoch)`, which gives whatever the loss takes:
+
+    class Mine(Task):
+        config = {"kind": "mine"}
+        def loss(self, batch): ...; return loss, {"accuracy": 0.5}
+        def optimizer(self): return torch.optim.AdamW(groups(self, weight_decay=0.05), lr=1e-3)
+
+    class Data:
+        def __len__(self): return 1000
+        def batch(self, indices, epoch): return {"x": self.x[indices]}
+
+    fit(Mine(), Data(), steps=500, batch_size=64, out="out/mine", schedule=cosine(500, warmup=50))
+
+Everything random is a function of (seed, step): the order of the samples is `Order`'s, torch is seeded anew before
+every step (dropout), and what `batch` draws it draws with `uniform(seed, index, ...)` or a generator seeded by
+`mix(seed, epoch, index)`. So `fit` with the same `out` resumes bit for bit, in the middle of an epoch too, with any
+number of loader workers. `batch_size` counts the samples of one forward pass over all processes: the same command on 1
+or 8 devices takes the same steps. A checkpoint folder (`latest(out)`) holds model.safetensors, state.pt, config.json.
+"""
+
+from regard.training._checkpoints import Checkpoint, latest, read_config
+from regard.training._fit import Fitted, Task, fit
+from regard.training._norm import synchronise_norms
+from regard.training._optim import LARS, cosine, groups
+from regard.training._order import Batches, Order
+from regard.training._random import generator, mix, uniform
+
+__all__ = [
+    "LARS",
+    "Batches",
+    "Checkpoint",
+    "Fitted",
+    "Order",
+    "Task",
+    "cosine",
+    "fit",
+    "generator",
+    "groups",
+    "latest",
+    "mix",
+    "read_config",
+    "synchronise_norms",
+    "uniform",
+]

@@ -1,0 +1,108 @@
+"""Checkpoints: a folder for each, written beside its place, renamed when it is whole, and checked when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._problem import Problem
+
+WEIGHTS, STATE, CONFIG, SUMS = "model.safetensors", "state.pt", "config.json", "sums.json"
+KEPT = 2  # the newest, and one in case that is damaged
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk: its `folder` and the `step` after which it was written."""
+
+    folder: Path
+    step: int
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What was trained, as `Task.config` said."""
+        return read_config(self.folder)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights, after checking that the file is what was written."""
+        from safetensors.torch import load
+
+        return load(self._bytes(WEIGHTS))
+
+    def state(self) -> dict[str, Any]:
+        """The state of the optimiser and of the task."""
+        import io
+
+        state: dict[str, Any] = torch.load(io.BytesIO(self._bytes(STATE)), map_location="cpu", weights_only=True)
+        return state
+
+    def _bytes(self, name: str) -> bytes:
+        remedy = f"Remove {self.folder} to go on from an earlier one, or start afresh in another folder."
+        try:
+            content = (self.folder / name).read_bytes()
+            expected = json.loads((self.folder / SUMS).read_text())[name]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Problem(f"the checkpoint {self.folder} is not whole ({error}). {remedy}") from error
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise Problem(f"the checkpoint {self.folder} is corrupt: {name} is not what was written. {remedy}")
+        return content
+
+
+def save(out: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any], config: dict[str, Any]) -> Checkpoint:
+    """Write the checkpoint of a step, and only then remove older ones; the one before it stays as a reserve."""
+    from safetensors.torch import save_file
+
+    place = out / "checkpoints"
+    folder, beside = place / f"step-{step:08d}", place / f".step-{step:08d}.tmp"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    save_file({name: t.detach().cpu().contiguous() for name, t in weights.items()}, beside / WEIGHTS)
+    torch.save(state, beside / STATE)
+    (beside / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    names = (WEIGHTS, STATE)
+    (beside / SUMS).write_text(json.dumps({n: hashlib.sha256((beside / n).read_bytes()).hexdigest() for n in names}))
+    for name in (*names, CONFIG, SUMS):
+        _sync(beside / name)
+    _sync(beside)
+    shutil.rmtree(folder, ignore_errors=True)
+    beside.rename(folder)
+    _sync(place)
+    for old in sorted(place.glob("step-*"))[:-KEPT] + list(place.glob(".step-*.tmp")):
+        shutil.rmtree(old, ignore_errors=True)
+    return Checkpoint(folder, step)
+
+
+def latest(out: Path | str) -> Checkpoint | None:
+    """The newest whole checkpoint of a run, or None. What a killed process left half written does not count."""
+    found = sorted((Path(out) / "checkpoints").glob("step-*"))
+    return Checkpoint(found[-1], int(found[-1].name.removeprefix("step-"))) if found else None
+
+
+def read_config(folder: Path | str) -> dict[str, Any]:
+    """The config.json of a folder, or a `Problem`."""
+    path = Path(folder) / CONFIG
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Problem(
+            f"{folder} has no readable config.json ({error}). Name the folder of a run or a model."
+        ) from error
+    if not isinstance(config, dict):
+        raise Problem(f"{path} is not a config. Name the folder of a run or a model.")
+    return config
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

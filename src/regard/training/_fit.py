@@ -1,0 +1,187 @@
+"""`fit`: a task, its data, and Lightning's Trainer around them."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import _check
+from regard._problem import Problem
+from regard.training import _checkpoints
+from regard.training._log import Kind
+from regard.training._order import Batches
+
+
+class Task(nn.Module):
+    """What is trained. Subclasses give `config`, `loss` and `optimizer`; the rest may stay as it is."""
+
+    config: dict[str, Any]  # {"kind": ..., ...}: written to config.json, and compared before a run is resumed
+
+    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
+        """The loss of a batch, and numbers for the log. A log may be made by a function, called when it is wanted."""
+        raise NotImplementedError
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser, each group with its full learning rate; `fit` multiplies it by the schedule."""
+        raise NotImplementedError
+
+    def before_update(self, step: int) -> None:
+        """Called when the gradients of a step (from 0) are there, before they are used."""
+
+    def after_update(self, step: int) -> None:
+        """Called when the weights have moved."""
+
+    def extra_state(self) -> dict[str, Any]:
+        """State besides the weights that a resumed run needs; called in every process. Tensors, numbers, lists."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take that state back; called in every process."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """How it went: steps that this call `ran`, the step it `resumed` from, `seconds`, and training speed."""
+
+    steps: int
+    resumed: int
+    seconds: float
+    samples_per_second: float
+
+
+def fit(
+    task: Task,
+    data: Batches,
+    *,
+    steps: int,
+    batch_size: int,
+    out: Path | str,
+    seed: int = 0,
+    schedule: Callable[[int], float] | None = None,
+    accumulate: int = 1,
+    clip: float | None = None,
+    checkpoint_every: int = 200,
+    resume: bool = True,
+    log: Kind = "csv",
+    log_every: int = 10,
+    workers: int = 0,
+    devices: int | str = 1,
+    num_nodes: int = 1,
+    accelerator: str = "auto",
+    strategy: Any = "auto",
+    precision: Any = "32-true",
+    after_step: Callable[[int], None] | None = None,
+    on_log: Callable[[int, dict[str, float]], None] | None = None,
+    progress: bool = True,
+) -> Fitted:
+    """Train `task` for `steps` updates, or for what is left of them if `out` has a checkpoint and `resume` is on.
+
+    An update sees `accumulate` batches of `batch_size` samples over all processes. `schedule(step)` multiplies the
+    learning rates; `clip` bounds the norm of the gradient. A checkpoint is written every `checkpoint_every` steps and
+    at the end. `after_step(step)` is called with the number of steps done, before the checkpoint is written, in
+    every process; `on_log(step, values)` in the first one. `devices`, `num_nodes`, `accelerator`, `strategy` and
+    `precision` are Lightning's; with several processes batch norms are synchronised. The task is trained in place.
+    """
+    out = Path(out)
+    for name, value in (("steps", steps), ("batch_size", batch_size), ("accumulate", accumulate)):
+        _check.count(name, value)
+    for name, value in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
+        _check.count(name, value)
+    found = _checkpoints.latest(out) if resume else None
+    start, state = 0, {}
+    if found is not None:
+        start, state = found.step, restore(task, found)
+        if start > steps:
+            raise Problem(
+                f"{out} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
+            )
+    import lightning  # slow to import, so only here
+    from lightning.fabric.utilities.warnings import PossibleUserWarning
+
+    from regard.training._lightning import Adapter, Plan, Runner, Stream
+
+    plan = Plan(
+        start=start,
+        steps=steps,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        seed=seed,
+        schedule=schedule or (lambda step: 1.0),
+        out=out,
+        checkpoint_every=checkpoint_every,
+        log=log,
+        log_every=log_every,
+        workers=workers,
+        after_step=after_step,
+        on_log=on_log,
+        progress=progress,
+    )
+    runner = Runner(plan, state)
+    talk = logging.getLogger("lightning.pytorch")
+    level = talk.level
+    talk.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            # Advice about loader workers and the like: order and number of workers are decided here.
+            warnings.simplefilter("ignore", PossibleUserWarning)
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            trainer = lightning.Trainer(
+                max_steps=steps - start,
+                max_epochs=-1,
+                accumulate_grad_batches=accumulate,
+                gradient_clip_val=clip,
+                devices=devices,
+                num_nodes=num_nodes,
+                accelerator=accelerator,
+                strategy=strategy,
+                precision=precision,
+                callbacks=[runner],
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                use_distributed_sampler=False,
+                num_sanity_val_steps=0,
+            )
+            if start < steps:
+                trainer.fit(Adapter(task, plan), datamodule=Stream(data, plan))
+    finally:
+        talk.setLevel(level)
+    return Fitted(steps - start, start, runner.seconds, runner.per_second)
+
+
+def restore(task: Task, checkpoint: _checkpoints.Checkpoint) -> dict[str, Any]:
+    """Put a checkpoint's weights and extra state into a task; return the state of the optimiser."""
+    other = _difference(task.config, checkpoint.config)
+    if other:
+        raise Problem(f"{checkpoint.folder} is of another run: {other}. Choose another folder, or the same settings.")
+    weights, state = checkpoint.weights(), checkpoint.state()
+    have = task.state_dict()
+    if wrong := {n for n in have.keys() | weights.keys() if n not in weights or n not in have} or {
+        n for n in have if have[n].shape != weights[n].shape
+    }:
+        raise Problem(f"{checkpoint.folder} is of another model: {min(wrong)} differs. Choose another folder.")
+    task.load_state_dict(weights)
+    task.load_extra_state(state["extra"])
+    return state
+
+
+def _difference(mine: Any, theirs: Any, path: str = "") -> str:
+    """The first place where two configs differ, in words; numbers and tuples as JSON keeps them."""
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        for key in sorted({*mine, *theirs}, key=str):
+            found = _difference(mine.get(key), theirs.get(key), f"{path}.{key}" if path else str(key))
+            if found:
+                return found
+        return ""
+    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(mine) == len(theirs):
+        return next((d for a, b in zip(mine, theirs, strict=True) if (d := _difference(a, b, path))), "")
+    return "" if mine == theirs else f"{path} is {theirs!r} there and {mine!r} here"

@@ -1,0 +1,131 @@
+"""What a run writes down while it goes: CSV or TensorBoard, and one line of progress with the time left."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from regard import _check
+
+Kind = Literal["csv", "tensorboard", "none"]
+
+
+class Log(Protocol):
+    """Takes the numbers of a step."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write them down."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+def open_log(kind: Kind, out: Path, start: int) -> Log:
+    """The log of a run that begins after step `start`; what an earlier process wrote of later steps is dropped."""
+    _check.choice("log", kind, ("csv", "tensorboard", "none"))
+    if kind == "csv":
+        return CsvLog(out / "log.csv", start)
+    return TensorBoardLog(out / "tensorboard", start) if kind == "tensorboard" else NoLog()
+
+
+class NoLog:
+    """Forgets."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class CsvLog:
+    """A table with a row for each logged step. A new name makes a new column, empty in the rows before."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._rows: list[dict[str, Any]] = []
+        if path.is_file() and start:
+            with path.open(newline="") as file:
+                self._rows = [row for row in csv.DictReader(file) if row.get("step", "").isdigit()]
+            self._rows = [row for row in self._rows if int(row["step"]) <= start]
+        self._names = list(self._rows[0]) if self._rows else ["step"]
+        self._rewrite()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Append a row."""
+        row = {"step": step, **{name: f"{value:.6g}" for name, value in values.items()}}
+        self._rows.append(row)
+        if new := [name for name in row if name not in self._names]:
+            self._names += new
+            self._rewrite()
+        else:
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self._names).writerow(row)
+
+    def close(self) -> None:
+        """Every row is on disk already."""
+
+    def _rewrite(self) -> None:
+        with self.path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._names)
+            writer.writeheader()
+            writer.writerows(self._rows)
+
+
+class TensorBoardLog:
+    """Scalars for TensorBoard."""
+
+    def __init__(self, folder: Path, start: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one scalar for each value."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush."""
+        self._writer.close()
+
+
+class Progress:
+    """One line on a terminal that is written over; elsewhere a line every tenth of the way."""
+
+    def __init__(self, start: int, steps: int, shown: bool) -> None:
+        self.start, self.steps, self.shown = start, steps, shown
+        self.terminal = sys.stderr.isatty()
+        self._began = self._last = time.monotonic()
+        self._tenth = 10 * start // max(1, steps)
+
+    def show(self, step: int, values: Mapping[str, float], per_second: float) -> None:
+        """Say where the run is."""
+        if not self.shown:
+            return
+        now, tenth = time.monotonic(), 10 * step // self.steps
+        if step < self.steps and (now - self._last < 0.5 if self.terminal else tenth == self._tenth):
+            return
+        self._last, self._tenth = now, tenth
+        left = (now - self._began) / max(1, step - self.start) * (self.steps - step)
+        loss = f"  loss {values['loss']:.4f}" if "loss" in values else ""
+        line = f"step {step}/{self.steps}{loss}  {per_second:.0f} samples/s  {clock(left)} left"
+        end = "\n" if not self.terminal or step == self.steps else ""
+        sys.stderr.write((f"\r{line:<78}" if self.terminal else line) + end)
+        sys.stderr.flush()
+
+
+def clock(seconds: float) -> str:
+    """Seconds as people read them.
+
+    >>> clock(65), clock(3700)
+    ('1:05', '1:01:40')
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,98 @@
+"""Optimisers and schedules: LARS, the groups without weight decay, the cosine with a warm-up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from regard import _check
+
+
+def groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameter groups: weight decay on matrices and kernels, none on norms and biases (vectors and numbers).
+
+    >>> [(len(g["params"]), g["weight_decay"]) for g in groups(nn.Linear(3, 2), 0.1)]
+    [(1, 0.1), (1, 0.0)]
+    """
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+
+
+def cosine(steps: int, warmup: int = 0, start: float = 0.0, end: float = 0.0) -> Callable[[int], float]:
+    """Factor of the learning rate at each step: from `start` up to 1 in `warmup` steps, then half a cosine to `end`.
+
+    >>> factor = cosine(100, warmup=10)
+    >>> [round(factor(step), 3) for step in (0, 9, 10, 55, 99)]
+    [0.1, 1.0, 1.0, 0.5, 0.0]
+    """
+    _check.count("steps", steps)
+    _check.count("warmup", warmup, at_least=0)
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return start + (1 - start) * (step + 1) / warmup
+        way = (step - warmup) / max(1, steps - warmup)
+        return end + (1 - end) * (1 + math.cos(math.pi * min(1.0, way))) / 2
+
+    return factor
+
+
+class LARS(Optimizer):
+    """Momentum SGD whose step in each weight is in proportion to the weight's norm (You, Gitman, Ginsburg 2017).
+
+    The gradient g (with weight decay added) of a weight w is multiplied by `trust` |w| / |g| before the momentum.
+    Groups without weight decay, and weights or gradients that are all zero, take plain momentum steps.
+
+    >>> w = nn.Parameter(torch.tensor([[3.0, 4.0]]))
+    >>> w.grad = torch.tensor([[0.0, 10.0]])
+    >>> LARS([{"params": [w], "weight_decay": 1e-9}], lr=1.0, trust=0.1).step()
+    >>> w.data
+    tensor([[3.0000, 3.5000]])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+    ) -> None:
+        _check.number("lr", lr, at_least=0)
+        _check.share("momentum", momentum)
+        _check.number("trust", trust, above=0)
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, group)
+        return loss
+
+    def _move(self, w: Tensor, group: dict[str, Any]) -> None:
+        step = w.grad
+        assert step is not None
+        if group["weight_decay"]:
+            step = step + group["weight_decay"] * w
+            size, slope = w.norm(), step.norm()
+            step = step * torch.where((size > 0) & (slope > 0), group["trust"] * size / slope, 1.0)
+        memory = self.state[w].get("momentum")
+        if memory is None:
+            memory = self.state[w]["momentum"] = torch.zeros_like(w)
+        memory.mul_(group["momentum"]).add_(step)
+        w.sub_(group["lr"] * memory)

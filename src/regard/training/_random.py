@@ -1,0 +1,56 @@
+"""Random numbers without a state: functions of a seed and of what they are for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_WORD = (1 << 64) - 1
+_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # splitmix64
+
+
+def mix(*keys: int) -> int:
+    """A number below 2^63 that depends on every one of `keys` and on their order, as a seed.
+
+    >>> mix(1, 2) == mix(1, 2), mix(1, 2) == mix(2, 1)
+    (True, False)
+    """
+    state = 0
+    for key in keys:
+        state = (state ^ (key & _WORD)) + _STEP & _WORD
+        state = (state ^ state >> 30) * _FIRST & _WORD
+        state = (state ^ state >> 27) * _SECOND & _WORD
+        state ^= state >> 31
+    return state >> 1
+
+
+def generator(*keys: int) -> torch.Generator:
+    """A torch generator seeded by `mix(*keys)`.
+
+    >>> torch.equal(torch.rand(3, generator=generator(0, 7)), torch.rand(3, generator=generator(0, 7)))
+    True
+    """
+    return torch.Generator().manual_seed(mix(*keys))
+
+
+def uniform(seed: int, index: Tensor, count: int) -> Tensor:
+    """`count` numbers in [0, 1) for each entry of `index` (B,), whatever else is in the batch: (B, count).
+
+    >>> both, one = uniform(5, torch.tensor([3, 9]), 4), uniform(5, torch.tensor([9]), 4)
+    >>> torch.equal(both[1], one[0])
+    True
+    """
+    sample = _scrambled(index.to(torch.int64) * _signed(_STEP) + _signed(mix(seed)))
+    draw = torch.arange(1, count + 1, device=index.device) * _signed(_STEP)
+    return (_scrambled(sample.unsqueeze(1) + draw) >> 40 & (1 << 24) - 1) * 2.0**-24
+
+
+def _scrambled(x: Tensor) -> Tensor:
+    """splitmix64's last steps on whole numbers that wrap around. Shifts of negative numbers drag the sign: cut it."""
+    x = (x ^ (x >> 30 & _WORD >> 30)) * _signed(_FIRST)
+    x = (x ^ (x >> 27 & _WORD >> 27)) * _signed(_SECOND)
+    return x ^ (x >> 31 & _WORD >> 31)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >> 63 else x

@@ -1,0 +1,149 @@
+"""A run that was stopped, or killed, and resumed gives the weights of the run that was not."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from training.tiny_task import Data, Tiny, run
+
+from regard._problem import Problem
+from regard.training import fit, latest
+
+
+def same(one, two):
+    one, two = one.state_dict(), two.state_dict()
+    return one.keys() == two.keys() and all(torch.equal(one[n], two[n]) for n in one)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"workers": 2}, {"clip": 0.1}])
+def test_a_run_in_two_parts_is_the_whole_run(tmp_path, options):
+    whole, fitted = run(tmp_path / "whole")
+    assert fitted.steps == 23
+    if "accumulate" in options or "clip" in options:
+        whole, _ = run(tmp_path / "with", **options)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(step):
+        if step == 14:  # the third step of the third epoch; the last checkpoint is of step 12
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(tmp_path / "parts", after_step=stop, **options)
+    assert latest(tmp_path / "parts").step == 12
+    parts, fitted = run(tmp_path / "parts", **options)
+    assert fitted.resumed == 12
+    assert same(whole, parts)
+    assert torch.equal(whole.seen, parts.seen)
+    again, fitted = run(tmp_path / "parts", **options)  # nothing left to do
+    assert fitted.steps == 0
+    assert same(whole, again)
+
+
+def test_lars_resumes_too(tmp_path):
+    torch.manual_seed(0)
+    tasks = [Tiny(optimizer="lars")]
+    tasks += [Tiny(optimizer="lars") for _ in range(2)]
+    tasks[1].load_state_dict(tasks[0].state_dict())
+    whole, _ = run(tmp_path / "whole", task=tasks[0])
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path / "parts", task=tasks[1], after_step=lambda step: 1 / (step - 9))
+    parts, fitted = run(tmp_path / "parts", task=tasks[2])
+    assert fitted.resumed == 8
+    assert same(whole, parts)
+
+
+def script(*arguments):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(Path(__file__).with_name("tiny_task.py")), *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+
+def kill_when(process, there):
+    deadline = time.monotonic() + 120
+    while not there():
+        assert process.poll() is None, "it ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_killed_in_an_epoch_and_while_a_checkpoint_is_written(tmp_path):
+    whole, _ = run(tmp_path / "whole")
+    out = tmp_path / "killed"
+    log = out / "log.csv"
+    # In the middle of an epoch (5 steps), and after the checkpoint of step 4.
+    kill_when(script(out, 23), lambda: log.is_file() and latest(out) is not None)
+    first = latest(out).step
+    # While the next checkpoint is half written: its place beside exists, and writing takes long.
+    process = script(out, 23, 0.5)
+    kill_when(process, lambda: any((out / "checkpoints").glob(".step-*.tmp/state.pt")))
+    assert latest(out).step >= first
+    assert any((out / "checkpoints").glob(".step-*.tmp")), "nothing was being written"
+    parts, fitted = run(out)
+    assert fitted.resumed >= 4
+    assert same(whole, parts)
+    assert not any((out / "checkpoints").glob(".step-*.tmp"))
+
+
+def test_the_log_has_every_step_once(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, log_every=1, after_step=lambda step: 1 / (step - 10))
+    run(tmp_path, log_every=1)
+    with (tmp_path / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(1, 24))
+    assert all(float(row["twice"]) == pytest.approx(2 * float(row["loss"]), rel=1e-4) for row in rows)
+    assert float(rows[-1]["lr"]) < float(rows[4]["lr"]) == pytest.approx(1e-2)
+
+
+def test_tensorboard(tmp_path):
+    run(tmp_path, log="tensorboard", steps=3)
+    assert any((tmp_path / "tensorboard").iterdir())
+    with pytest.raises(ValueError, match="log"):
+        run(tmp_path / "other", log="paper", steps=3)
+
+
+def test_what_is_not_resumed(tmp_path):
+    run(tmp_path, steps=8)
+    with pytest.raises(Problem, match="width is 8 there and 9 here"):
+        run(tmp_path, steps=9, task=Tiny(width=9))
+    with pytest.raises(Problem, match="more than 5"):
+        run(tmp_path, steps=5)
+    fresh, fitted = run(tmp_path, steps=8, resume=False)
+    assert fitted.resumed == 0
+    newest = latest(tmp_path).folder
+    content = (newest / "state.pt").read_bytes()
+    (newest / "state.pt").write_bytes(content[:-1] + b"x")
+    with pytest.raises(Problem, match="corrupt") as problem:
+        run(tmp_path, steps=9)
+    assert "\n" not in str(problem.value)
+    (newest / "state.pt").unlink()
+    with pytest.raises(Problem, match="not whole"):
+        run(tmp_path, steps=9)
+    # The one before it is still there.
+    for file in newest.iterdir():
+        file.unlink()
+    newest.rmdir()
+    again, fitted = run(tmp_path, steps=8)
+    assert fitted.resumed == 4
+    assert same(fresh, again)
+
+
+def test_bfloat16(tmp_path):
+    task, _ = run(tmp_path, steps=6, precision="bf16-mixed")
+    assert all(p.isfinite().all() and p.dtype == torch.float32 for p in task.parameters())
+
+
+def test_a_data_set_smaller_than_a_batch(tmp_path):
+    task = Tiny()
+    assert fit(task, Data(5), steps=3, batch_size=8, out=tmp_path, progress=False).steps == 3

@@ -1,0 +1,103 @@
+"""Random numbers without state, the order of samples, optimisers and schedules, against what they should be."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from regard._problem import Problem
+from regard.training import LARS, Order, cosine, generator, groups, mix, uniform
+
+
+def test_uniform_looks_uniform_and_independent():
+    u = uniform(3, torch.arange(20_000), 8).double()
+    assert u.min() >= 0
+    assert u.max() < 1
+    assert (u.mean(0) - 0.5).abs().max() < 0.01
+    assert (u.var(0) - 1 / 12).abs().max() < 0.003
+    both = torch.cat([u[:-1], u[1:]], 1)  # draws of one sample, and of neighbours
+    assert (torch.corrcoef(both.T) - torch.eye(16)).abs().max() < 0.03
+    counts = torch.histc(u.flatten(), 64, 0, 1)
+    assert (counts / counts.mean() - 1).abs().max() < 0.1
+
+
+def test_uniform_depends_on_the_sample_alone():
+    index = torch.tensor([5, 0, 2**40, 5])
+    u = uniform(1, index, 3)
+    assert torch.equal(u[0], u[3])
+    assert torch.equal(u[2:3], uniform(1, index[2:3], 3))
+    assert not torch.equal(u[0], uniform(2, index[:1], 3)[0])
+    assert torch.equal(u[:, :2], uniform(1, index, 2))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63), min_size=1, max_size=4))
+def test_mix_is_a_seed(keys):
+    assert 0 <= mix(*keys) < 2**63
+    assert mix(*keys) != mix(*keys, 0)
+    generator(*keys)
+
+
+@given(st.integers(1, 50), st.integers(1, 20), st.integers(0, 3))
+def test_an_epoch_has_each_sample_at_most_once(length, batch, epoch):
+    order = Order(length, batch, seed=1)
+    first = epoch * order.per_epoch
+    batches = list(order.between(first, first + order.per_epoch))
+    seen = [i for at, indices in batches for i in indices]
+    assert {at for at, _ in batches} == {epoch}
+    assert len(set(seen)) == len(seen) == order.per_epoch * order.batch_size
+    assert length - len(seen) < order.batch_size
+    assert Order(length, batch, seed=1).at(first) == batches[0]
+
+
+def test_processes_share_a_batch():
+    whole = Order(100, 12, seed=4)
+    parts = [Order(100, 12, seed=4, rank=r, world=3) for r in range(3)]
+    for number in (0, 5, 40):
+        assert [i for part in parts for i in part.at(number)[1]] == whole.at(number)[1]
+    assert whole.at(0)[1] != whole.at(whole.per_epoch)[1]
+    with pytest.raises(Problem, match="shared by 3"):
+        Order(2, 2, 0, 0, 3)
+
+
+def test_cosine():
+    factor = cosine(110, warmup=10, start=0.1, end=0.2)
+    assert [factor(i) for i in range(10)] == pytest.approx([0.1 + 0.9 * (i + 1) / 10 for i in range(10)])
+    assert [factor(i) for i in (10, 60, 110, 500)] == pytest.approx([1, 0.6, 0.2, 0.2])
+    assert factor(35) == pytest.approx(0.2 + 0.8 * (1 + math.cos(math.pi / 4)) / 2)
+
+
+def test_groups_leave_norms_and_biases_out():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+    net[0].bias.requires_grad_(False)
+    decayed, free = groups(net, 0.5)
+    assert {id(p) for p in decayed["params"]} == {id(net[0].weight), id(net[3].weight)}
+    assert {id(p) for p in free["params"]} == {id(net[1].weight), id(net[1].bias), id(net[3].bias)}
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.5, 0.0)
+
+
+def test_lars_against_its_formula():
+    net = nn.Linear(5, 3).double()
+    w, b = (p.detach().clone() for p in net.parameters())
+    optimizer = LARS(groups(net, 0.1), lr=0.3, momentum=0.8, trust=0.02)
+    mw, mb = torch.zeros_like(w), torch.zeros_like(b)
+    for step in range(4):
+        net.zero_grad()
+        (net(torch.ones(2, 5).double()).square().sum() * (step + 1)).backward()
+        gw, gb = net.weight.grad + 0.1 * w, net.bias.grad
+        mw = 0.8 * mw + 0.02 * w.norm() / gw.norm() * gw
+        mb = 0.8 * mb + gb
+        w, b = w - 0.3 * mw, b - 0.3 * mb
+        optimizer.step()
+        assert torch.allclose(net.weight, w)
+        assert torch.allclose(net.bias, b)
+
+
+def test_lars_with_nothing_to_scale_by():
+    zero = nn.Parameter(torch.zeros(2, 2))
+    zero.grad = torch.ones(2, 2)
+    LARS([{"params": [zero], "weight_decay": 0.1}], lr=1.0).step()
+    assert torch.equal(zero.data, -torch.ones(2, 2))
+    LARS([nn.Parameter(torch.ones(2))], lr=1.0).step()  # no gradient: no step
