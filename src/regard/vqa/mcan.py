@@ -135,15 +135,26 @@ class MCAN(nn.Module):
             _check.complain("features", f"shape {tuple(features.shape)}", expected, "Make features of the same grid.")
         x = (x - self.feature_mean) * self.feature_scale
         x = self.cell(torch.cat([x, self.place.to(x).expand(len(x), -1, -1)], -1))
-        absent = words == 0
-        y, _ = self.lstm(self.embedding(words))
-        for encode in self.encoder:
-            y = encode(y, src_key_padding_mask=absent)
+        y, absent = self._read(words)
         for decode in self.decoder:
             x = decode(x, y, memory_key_padding_mask=absent)
         looked: Looked = self.flat_picture(x)
         told = self.flat_text(y, ~absent).context
         return Answered(self.head(self.norm(told + looked.context)), looked)
+
+    def look_at_words(self, words: Tensor) -> Tensor:
+        """The attention on each word of questions (B, T): (B, T)."""
+        y, absent = self._read(words)
+        weights: Tensor = self.flat_text(y, ~absent).weights
+        return weights.squeeze(-2)
+
+    def _read(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """The last layer of the text (B, T, width), and where there is no word (B, T)."""
+        absent = words == 0
+        y, _ = self.lstm(self.embedding(words))
+        for encode in self.encoder:
+            y = encode(y, src_key_padding_mask=absent)
+        return y, absent
 
     def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
         """Binary cross-entropy of scores (B, A) to soft targets (B, A), summed."""

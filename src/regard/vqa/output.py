@@ -27,6 +27,7 @@ from regard.continuous import (
     select_mixture,
     thesis,
 )
+from regard.continuous.fit import Mixing
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.structured import tvmax
 from regard.nn import AttentionPool, ContinuousAttentionPool
@@ -144,19 +145,20 @@ class OutputAttention(nn.Module):
     def _pool(self, kind: str) -> AttentionPool | ContinuousAttentionPool:
         family, _, name = kind.partition("-")
         if family == "discrete":
-            how = _DISCRETE.get(name) or partial(tvmax, gamma=0.1, shape=self.cells)
+            how: Any = _DISCRETE.get(name) or partial(tvmax, gamma=0.1, shape=self.cells)
             return AttentionPool(**self.options, map=how)
         where = grid(*self.cells)
         fit: Any = partial(match_moments, alpha=_CONTINUOUS.get(name, 1))
         test: Any = None
         if fixed := _MIXTURE.fullmatch(kind):
-            mixing = "sparsemax" if fixed[2] else "em"
+            mixing: Mixing = "sparsemax" if fixed[2] else "em"
             fit = partial(fit_mixture, components=int(fixed[1]), mixing=mixing)
         elif chosen := _SELECTED.fullmatch(kind):
             test = partial(_selected, penalty=float(chosen[1] or 0.1))
         setting = _setting(self.basis, self.cells)
+        ridge: dict[str, Any] = dict(setting.options)
         return ContinuousAttentionPool(
-            where=where, basis=setting.basis, fit=fit, fit_test=test, **setting.options, **self.options
+            where=where, basis=setting.basis, fit=fit, fit_test=test, **ridge, **self.options
         )
 
 
