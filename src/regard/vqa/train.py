@@ -167,6 +167,7 @@ def train(
     task = Answering(model, settings, config)
     per_epoch = max(1, len(examples) // min(settings.batch * settings.accumulate, len(examples)))
     steps = settings.epochs * per_epoch
+    (out / "steps").write_text(f"{steps}\n")  # for who looks on
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
     options: dict[str, Any] = {
         "batch_size": settings.batch,
