@@ -1,0 +1,24 @@
+"""Backbones: networks that turn pictures into a feature map, saved and loaded as safetensors and a config.
+
+    backbone = make_backbone("small")                          # the built-in ResNet for small pictures
+    backbone = make_backbone("microsoft/resnet-18")            # a transformers model: a folder or a hub name
+    backbone = Backbone(my_network, Preparation(size=224))     # anything that gives a feature map
+    features = backbone(backbone.prepare(pictures_uint8))      # (B, dim, h, w)
+    save_backbone(backbone, "out/backbone"); backbone = load_backbone("out/backbone")
+
+Every backbone knows its `dim`, its `config`, and how pictures are prepared for it (size, mean, deviation).
+"""
+
+from regard.backbones._backbone import Backbone, Preparation
+from regard.backbones._files import fingerprint, load_backbone, make_backbone, save_backbone
+from regard.backbones._small import SmallResNet
+
+__all__ = [
+    "Backbone",
+    "Preparation",
+    "SmallResNet",
+    "fingerprint",
+    "load_backbone",
+    "make_backbone",
+    "save_backbone",
+]

@@ -1,0 +1,118 @@
+"""What all backbones have in common: a feature map, its width, and how pictures are prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from regard import _check
+from regard._problem import Problem
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a picture becomes what a backbone takes: `size` of its square input, `mean` and `std` of each channel.
+
+    >>> Preparation(size=2, mean=(0, 0, 0), std=(1, 1, 1))(torch.full((1, 3, 4, 4), 51, dtype=torch.uint8)).unique()
+    tensor([0.2000])
+    """
+
+    size: int
+    mean: tuple[float, float, float] = IMAGENET[0]
+    std: tuple[float, float, float] = IMAGENET[1]
+
+    def __post_init__(self) -> None:
+        _check.count("size", self.size)
+        for name in ("mean", "std"):
+            values = tuple(float(v) for v in getattr(self, name))
+            if len(values) != 3 or (name == "std" and min(values) <= 0):
+                _check.complain(name, values, "three numbers (positive for std)", "One for red, green and blue each.")
+            object.__setattr__(self, name, values)
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """(B, 3, H, W) of bytes, or floats from 0 to 1, to normalised floats (B, 3, size, size)."""
+        x = pictures.float() / 255 if pictures.dtype == torch.uint8 else pictures
+        if x.shape[-2:] != (self.size, self.size):
+            x = interpolate(x, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False)
+        return self.normalise(x)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Floats from 0 to 1 to mean zero and deviation one, channel by channel."""
+        mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        return (x - mean) / std
+
+
+class Backbone(nn.Module):
+    """A network with its feature width `dim` and its `preparation`.
+
+    `network` is any module that takes (B, 3, H, W) and gives (B, dim, h, w), or an output with such a
+    `last_hidden_state`; tokens (B, n, dim) of a square of patches, with or without a class token, are laid out as a
+    map. `settings` say how to build the network again; without them it can be saved, and loaded into a network that
+    is given.
+
+    >>> from regard.backbones import SmallResNet
+    >>> backbone = Backbone(SmallResNet((4, 8), (1, 1)), Preparation(size=8))
+    >>> backbone.dim, backbone(torch.zeros(1, 3, 8, 8)).shape
+    (8, torch.Size([1, 8, 4, 4]))
+    """
+
+    def __init__(
+        self, network: nn.Module, preparation: Preparation, settings: Mapping[str, Any] | None = None, dim: int = 0
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.preparation = preparation
+        self.settings: dict[str, Any] = dict(settings) if settings is not None else {"family": "given"}
+        self.dim = dim or self._measure()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All that is not weights, as JSON can hold it."""
+        return {"kind": "backbone", **self.settings, "dim": self.dim, "preparation": asdict(self.preparation)}
+
+    def prepare(self, pictures: Tensor) -> Tensor:
+        """Pictures (B, 3, H, W) as this network takes them."""
+        return self.preparation(pictures)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The feature map (B, dim, h, w) of prepared pictures."""
+        return _map_of(self.network(x))
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """The mean of the feature map (B, dim)."""
+        features: Tensor = self(x)
+        return features.flatten(2).mean(-1)
+
+    def _measure(self) -> int:
+        known = getattr(self.network, "dim", None)
+        if isinstance(known, int):
+            return known
+        training = self.network.training
+        like = next(self.network.parameters(), torch.zeros(()))
+        size = self.preparation.size
+        with torch.no_grad():
+            width = self.eval()(torch.zeros(1, 3, size, size, device=like.device, dtype=like.dtype)).shape[1]
+        self.train(training)
+        return int(width)
+
+
+def _map_of(out: Any) -> Tensor:
+    """A feature map from what a network gave."""
+    if not isinstance(out, Tensor):
+        out = getattr(out, "last_hidden_state", None)
+    if isinstance(out, Tensor) and out.dim() == 4:
+        return out
+    if isinstance(out, Tensor) and out.dim() == 3:
+        for special in (0, 1):  # tokens besides the patches come first
+            side = round((out.shape[1] - special) ** 0.5)
+            if side * side == out.shape[1] - special:
+                return out[:, special:].mT.reshape(out.shape[0], out.shape[2], side, side)
+    got = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else "no tensor"
+    raise Problem(f"the backbone gave {got}, not a feature map (B, D, h, w). Take the network without its last layers.")

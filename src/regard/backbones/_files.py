@@ -1,0 +1,210 @@
+"""Backbones by name, on disk and off it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard._files import replacing
+from regard._problem import Problem
+from regard.backbones._backbone import IMAGENET, Backbone, Preparation
+from regard.backbones._small import SmallResNet
+from regard.nn import insert_nonlocal
+
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {"widths": [32, 64, 128], "depths": [1, 1, 1]},
+    "small-wide": {"widths": [64, 128, 256, 512], "depths": [2, 2, 2, 2]},  # the ResNet-18 of CIFAR papers
+}
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def make_backbone(
+    name: str = "small",
+    *,
+    size: int | None = None,
+    nonlocal_after: Sequence[Sequence[int] | str] = (),
+    pretrained: bool = True,
+    **options: Any,
+) -> Backbone:
+    """A backbone by name: "small", "small-wide", a folder of ours, or a transformers model (folder or hub name).
+
+    `size` is the side of its input (32 for the small ones, 224 for others unless their config says); `nonlocal_after`
+    puts non-local blocks in, see `regard.nn.insert_nonlocal`; `pretrained=False` takes only the architecture of a
+    transformers model. `options` go to `SmallResNet`.
+
+    >>> make_backbone("small", widths=[4, 8], depths=[1, 1], nonlocal_after=[(0, 0)]).config["nonlocal_after"]
+    [[0, 0]]
+    """
+    settings: dict[str, Any]
+    if name in SIZES:
+        settings = {"family": "small", "options": {**SIZES[name], **options}}
+        backbone = Backbone(SmallResNet(**settings["options"]), Preparation(size or 32), settings)
+    elif options:
+        raise Problem(f"{', '.join(options)}: only the built-in backbones take these. Leave them out for {name}.")
+    elif (Path(name) / CONFIG).is_file() and _config(Path(name)).get("kind") == "backbone":
+        backbone = load_backbone(name)
+        if size:
+            old = backbone.preparation
+            backbone.preparation = Preparation(size, old.mean, old.std)
+    else:
+        backbone = _transformers(name, size, pretrained)
+    places = [list(p) if not isinstance(p, str) else p for p in nonlocal_after]
+    if places:
+        insert_nonlocal(backbone.network, [p if isinstance(p, str) else (p[0], p[1]) for p in places])
+        backbone.settings["nonlocal_after"] = backbone.settings.get("nonlocal_after", []) + places
+    return backbone
+
+
+def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
+    """Write the weights (safetensors) and the config (JSON) into a folder, and return it.
+
+    A transformers model without additions is written as transformers does, so that `AutoModel` loads the folder too;
+    else the weights have the names that `backbone.network.state_dict()` gives.
+    """
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.network.state_dict().items()}
+    config = backbone.config
+    if config["family"] == "transformers":
+        # Its own keys stay on top, where transformers looks for them; ours are in one more.
+        config = {**backbone.network.config.to_diff_dict(), "regard": config}  # type: ignore[union-attr,operator]
+        config["architectures"] = [type(backbone.network).__name__]
+    with replacing(folder / WEIGHTS) as beside:
+        save_file(weights, beside, metadata={"format": "pt"})
+    with replacing(folder / CONFIG) as beside:
+        beside.write_text(json.dumps(config, indent=2) + "\n")
+    return folder
+
+
+def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backbone:
+    """The backbone that was saved in a folder, or a transformers model by name.
+
+    `network` is needed for one that was given as a module and not by name: its weights are loaded into it.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        if folder.exists() or folder.is_absolute() or str(source).startswith("."):
+            raise Problem(f"{source} is not a folder with a backbone. Check the path, or make one: regard pretrain")
+        return make_backbone(str(source))
+    if (folder / "backbone" / CONFIG).is_file():  # the folder of a whole run
+        folder = folder / "backbone"
+    config = _config(folder)
+    ours = config.get("regard", config)
+    if ours.get("kind") != "backbone":
+        if "model_type" in config:
+            return _transformers(str(folder), None, True)
+        raise Problem(f"{source} holds a {ours.get('kind', 'model of another kind')}, not a backbone. Name another.")
+    try:
+        preparation = Preparation(**ours["preparation"])
+        network = network or _architecture(ours, config)
+        if places := ours.get("nonlocal_after"):
+            insert_nonlocal(network, [p if isinstance(p, str) else (p[0], p[1]) for p in places])
+        settings = {k: v for k, v in ours.items() if k not in ("kind", "dim", "preparation")}
+        backbone = Backbone(network, preparation, settings, ours["dim"])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, Problem):
+            raise
+        raise Problem(f"{folder / CONFIG} is not whole ({error}). Export the backbone again.") from error
+    load_weights(backbone.network, folder / WEIGHTS)
+    return backbone
+
+
+def fingerprint(backbone: Backbone) -> str:
+    """A short hash of weights and config: equal for equal backbones, so that stored features can be trusted.
+
+    >>> from regard.backbones import make_backbone
+    >>> a = make_backbone("small", widths=[4], depths=[1])
+    >>> fingerprint(a) == fingerprint(a), len(fingerprint(a))
+    (True, 16)
+    """
+    digest = hashlib.sha256(json.dumps(backbone.config, sort_keys=True).encode())
+    for name, tensor in sorted(backbone.network.state_dict().items()):
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()[:16]
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Load a safetensors file into a module; a `Problem` if it is broken or belongs to another model."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights = load_file(path)
+    except FileNotFoundError as error:
+        raise Problem(f"{path} is missing. Export the model again.") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise Problem(f"{path} is broken ({error}). Take another copy, or export it again.") from error
+    have = module.state_dict()
+    wrong = have.keys() ^ weights.keys()
+    wrong |= {name for name in have.keys() & weights.keys() if have[name].shape != weights[name].shape}
+    if wrong:
+        raise Problem(
+            f"{path} is of another model: {len(wrong)} weights differ, first {min(wrong)}. Name the right one."
+        )
+    module.load_state_dict(weights)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError) as error:
+        raise Problem(f"{folder} has no readable {CONFIG} ({error}). Name the folder of a backbone.") from error
+    if not isinstance(config, dict):
+        raise Problem(f"{folder / CONFIG} is not a config. Name the folder of a backbone.")
+    return config
+
+
+def _architecture(ours: dict[str, Any], config: dict[str, Any]) -> nn.Module:
+    """The network of a saved backbone, without its weights."""
+    if ours["family"] == "small":
+        return SmallResNet(**ours["options"])
+    if ours["family"] == "transformers":
+        import transformers
+
+        kept = {k: v for k, v in config.items() if k != "regard"}
+        built = transformers.AutoConfig.for_model(**kept)
+        return getattr(transformers, ours["class"])(built)  # type: ignore[no-any-return]
+    raise Problem("this backbone was given as a module. Give the module again: load_backbone(folder, network).")
+
+
+def _transformers(name: str, size: int | None, pretrained: bool) -> Backbone:
+    """A model of transformers, by the name of a folder or on the hub."""
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(name)
+        network = (transformers.AutoModel.from_pretrained if pretrained else transformers.AutoModel.from_config)(
+            name if pretrained else config
+        )
+        mean, std = _statistics(name)
+    except (OSError, ValueError, RuntimeError) as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        known = ", ".join(SIZES)
+        raise Problem(f"{name} is no backbone: {why} Use {known}, a saved folder, or a transformers model.") from error
+    wanted = getattr(config, "image_size", 224)
+    size = size or (wanted if isinstance(wanted, int) else wanted[0])
+    network.train()  # from_pretrained gives it in evaluation mode
+    return Backbone(network, Preparation(size, mean, std), {"family": "transformers", "class": type(network).__name__})
+
+
+def _statistics(name: str) -> tuple[Any, Any]:
+    """Mean and deviation from the folder's image processor if it has one, else those of ImageNet."""
+    file = Path(name) / "preprocessor_config.json"
+    if file.is_file():
+        said = json.loads(file.read_text())
+        return said.get("image_mean", IMAGENET[0]), said.get("image_std", IMAGENET[1])
+    return IMAGENET

@@ -1,0 +1,28 @@
+"""Pictures in: one reader for every kind of file, and sources of many pictures that are indexed like a list.
+
+    pictures = open_pictures("photos/")        # a folder tree, a tar, a folder of tars, .npy/.npz, a saved HF dataset
+    pictures[0]                                # (3, H, W) uint8, or a Problem that names the file
+    pictures.labels, pictures.classes          # None without labels
+    take(pictures, 17)                         # the 17th, or the next that can be read, and what was broken
+
+A source never decodes more than it is asked for. Training uses `take`, so that a broken file is skipped and reported.
+"""
+
+from regard.pictures._read import MAX_PIXELS, read
+from regard.pictures._sources import Arrays, Files, Pictures, Taken, as_pictures, open_pictures, square, take
+from regard.pictures._stored import SavedDataset, Tars
+
+__all__ = [
+    "MAX_PIXELS",
+    "Arrays",
+    "Files",
+    "Pictures",
+    "SavedDataset",
+    "Taken",
+    "Tars",
+    "as_pictures",
+    "open_pictures",
+    "read",
+    "square",
+    "take",
+]

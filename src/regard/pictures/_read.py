@@ -1,0 +1,85 @@
+"""One picture: from a file or bytes to a tensor of bytes, whatever its kind."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._problem import Problem
+
+MAX_PIXELS = 100_000_000  # a small file can claim to be huge; memory is asked for before anything is decoded
+
+
+def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Tensor:
+    """The picture in a file or in bytes as it should be seen: (3, H, W), uint8, RGB.
+
+    It is turned as its EXIF says; grey, palette, CMYK and 16-bit pictures become RGB; what is transparent lies on
+    white; of an animation it is the first frame. What cannot be read is a `Problem` with its `name`.
+
+    >>> import io
+    >>> from PIL import Image
+    >>> file = io.BytesIO()
+    >>> Image.new("L", (4, 2), 7).save(file, "PNG")
+    >>> read(file.getvalue()).shape, int(read(file.getvalue())[0, 0, 0])
+    (torch.Size([3, 2, 4]), 7)
+    """
+    import numpy as np
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    name = name or (f"{len(source)} bytes" if isinstance(source, bytes) else str(source))
+    if not isinstance(source, bytes) and not Path(source).is_file():
+        raise Problem(f"{name} is not a file. Check the path.")
+    try:
+        with warnings.catch_warnings():
+            # Notes about odd metadata and large pictures; the size is judged below.
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+                width, height = image.size
+                if width * height > max_pixels:
+                    raise Problem(f"{name} has {width} x {height} pixels, more than {max_pixels}. Make it smaller.")
+                rgb = _rgb(ImageOps.exif_transpose(image))
+                pixels = torch.from_numpy(np.array(rgb, dtype=np.uint8))
+    except Problem:
+        raise
+    except UnidentifiedImageError as error:
+        raise Problem(f"{name} is not a picture that can be read. Save it as PNG or JPEG.") from error
+    except Image.DecompressionBombError as error:
+        raise Problem(f"{name} has too many pixels: {error}. Make it smaller.") from error
+    except Exception as error:  # a decoder meets broken bytes in many ways, and each of them means the same here
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Problem(f"{name} is broken ({why}). Replace it, or remove it.") from error
+    return pixels.permute(2, 0, 1).contiguous()
+
+
+def _rgb(image: Any) -> Any:
+    """A PIL image of any mode as RGB."""
+    from PIL import Image
+
+    if image.mode.startswith("I") or image.mode == "F":
+        return _deep(image)
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        above = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", above.size, "white"), above).convert("RGB")
+    return image.convert("RGB")
+
+
+def _deep(image: Any) -> Any:
+    """A picture with more than eight bits in one channel: 16 bits, whole numbers of 32 bits, or floats."""
+    import numpy as np
+    from PIL import Image
+
+    values = np.asarray(image, dtype=np.float64)
+    values = np.where(np.isfinite(values), values, 0.0)
+    top = float(values.max(initial=0.0))
+    if image.mode == "F" and top <= 1:
+        scale = 255.0
+    elif image.mode.startswith("I;16") or 255 < top <= 65535:
+        scale = 1 / 257
+    else:
+        scale = 1.0 if top <= 255 else 255 / top
+    return Image.fromarray(np.clip(np.rint(values * scale), 0, 255).astype(np.uint8)).convert("RGB")

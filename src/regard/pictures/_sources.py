@@ -1,0 +1,197 @@
+"""Many pictures, indexed like a list: files in a folder tree, arrays; and how broken ones are passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from regard._problem import Problem
+from regard.pictures._read import read
+
+SUFFIXES = frozenset([".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp"])
+GIVE_UP = 1000  # so many unreadable pictures in a row are no accident
+
+
+@runtime_checkable
+class Pictures(Protocol):
+    """What a source offers. `labels` is None, or one number for each picture, an index into `classes`."""
+
+    labels: list[int] | None
+    classes: list[str]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Tensor:
+        """The picture (3, H, W) uint8; a `Problem` that names it if it cannot be read."""
+
+    def name(self, index: int) -> str:
+        """What to call the picture in a message."""
+
+
+class Files:
+    """The picture files of a folder tree, at any depth, in the order of their names.
+
+    If every picture lies in a first-level folder and there are several of these, their names are the classes.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise Problem(f"{folder} is not a folder. Check the path.")
+        found = (p for p in self.folder.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+        self.paths = sorted(p for p in found if p.is_file())
+        if not self.paths:
+            raise Problem(f"{folder} holds no pictures. Name a folder with PNG, JPEG or similar files, at any depth.")
+        tops = [p.relative_to(self.folder).parts for p in self.paths]
+        self.classes = sorted({parts[0] for parts in tops})
+        self.labels: list[int] | None = None
+        if len(self.classes) > 1 and all(len(parts) > 1 for parts in tops):
+            number = {name: i for i, name in enumerate(self.classes)}
+            self.labels = [number[parts[0]] for parts in tops]
+        else:
+            self.classes = []
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return read(self.paths[index])
+
+    def name(self, index: int) -> str:
+        """The path of the picture."""
+        return str(self.paths[index])
+
+
+class Arrays:
+    """Pictures that are in memory: (N, 3, H, W) or (N, H, W, 3), grey ones also without the channel.
+
+    Bytes, or floats from 0 to 1. Channels last are told from channels first by which axis has 1 or 3 entries.
+
+    >>> Arrays(torch.rand(5, 8, 8))[0].shape
+    torch.Size([3, 8, 8])
+    """
+
+    def __init__(self, pictures: Any, labels: Sequence[int] | None = None, classes: Sequence[str] = ()) -> None:
+        x = torch.as_tensor(pictures)
+        if x.dim() == 3:
+            x = x.unsqueeze(1)
+        if x.dim() == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3):
+            x = x.permute(0, 3, 1, 2)
+        if x.dim() != 4 or x.shape[1] not in (1, 3) or 0 in x.shape:
+            raise Problem(f"an array of shape {tuple(x.shape)} is no set of pictures. Give (N, 3, H, W) or (N, H, W).")
+        if x.dtype != torch.uint8:
+            if not x.is_floating_point() or not bool(((x >= 0) & (x <= 1)).all()):
+                raise Problem("pictures in an array must be uint8, or floats from 0 to 1. Convert or rescale them.")
+            x = (x * 255).round().to(torch.uint8)
+        if labels is not None and len(labels) != len(x):
+            raise Problem(f"{len(labels)} labels for {len(x)} pictures. Give one for each.")
+        self.pictures = x.expand(-1, 3, -1, -1).contiguous()
+        self.labels = None if labels is None else [int(label) for label in labels]
+        most = max(self.labels, default=-1) + 1 if self.labels else 0
+        self.classes = list(classes) or [str(i) for i in range(most)]
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.pictures[index]
+
+    def name(self, index: int) -> str:
+        """The number of the picture."""
+        return f"picture {index}"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What `take` gives: a picture, the index it really has, and the names and complaints of those passed over."""
+
+    picture: Tensor
+    index: int
+    broken: tuple[tuple[str, str], ...] = ()
+
+
+def take(pictures: Pictures, index: int) -> Taken:
+    """The picture at `index`, or the next one that can be read.
+
+    Which one that is depends on the files alone, so that a run that is started again sees the same pictures.
+
+    >>> take(Arrays(torch.zeros(3, 2, 2)), 2).index
+    2
+    """
+    broken: list[tuple[str, str]] = []
+    for step in range(min(len(pictures), GIVE_UP)):
+        at = (index + step) % len(pictures)
+        try:
+            return Taken(pictures[at], at, tuple(broken))
+        except Problem as problem:
+            broken.append((pictures.name(at), str(problem)))
+    raise Problem(f"{len(broken)} pictures in a row cannot be read, the first because: {broken[0][1]}")
+
+
+def square(picture: Tensor, size: int) -> Tensor:
+    """A picture (3, H, W) squeezed to (3, size, size) with averaging, so that pictures can be put in one tensor.
+
+    >>> square(torch.full((3, 10, 30), 9, dtype=torch.uint8), 4).unique()
+    tensor([9], dtype=torch.uint8)
+    """
+    if picture.shape[-2:] == (size, size):
+        return picture
+    small = interpolate(picture[None].float(), (size, size), mode="bilinear", antialias=True, align_corners=False)
+    return small[0].round_().clamp_(0, 255).to(torch.uint8)
+
+
+def open_pictures(path: Path | str) -> Pictures:
+    """The source at `path`, by its looks.
+
+    A folder tree of pictures (`Files`); a tar file or a folder with tar files (`Tars`); a folder that `datasets` saved
+    (`SavedDataset`); a .npy or .npz file (`Arrays`; labels in an entry "labels" or "y").
+    """
+    from regard.pictures._stored import SavedDataset, Tars
+
+    path = Path(path)
+    if not path.exists():
+        raise Problem(f"{path} does not exist. Check the path.")
+    if path.is_file():
+        if path.suffix in (".npy", ".npz"):
+            return _load_arrays(path)
+        if ".tar" in path.suffixes or path.suffix == ".tgz":
+            return Tars([path])
+        raise Problem(f"{path} is one file. Name a folder of pictures, a tar, or an .npy or .npz array.")
+    if any((path / name).is_file() for name in ("state.json", "dataset_info.json", "dataset_dict.json")):
+        return SavedDataset(path)
+    if shards := sorted(path.glob("*.tar")):
+        return Tars(shards)
+    return Files(path)
+
+
+def as_pictures(source: Any) -> Pictures:
+    """A path, a tensor or array, or a source already: all become a source."""
+    if isinstance(source, (str, Path)):
+        return open_pictures(source)
+    return source if isinstance(source, Pictures) else Arrays(source)
+
+
+def _load_arrays(path: Path) -> Arrays:
+    import numpy as np
+
+    try:
+        if path.suffix == ".npy":
+            return Arrays(np.load(path, allow_pickle=False))
+        with np.load(path, allow_pickle=False) as file:
+            loaded = {name: file[name] for name in file}
+        label = next((n for n in ("labels", "label", "y") if n in loaded), None)
+        pictures = [n for n, array in loaded.items() if n != label and array.ndim >= 3]
+        if len(pictures) != 1:
+            held = ", ".join(loaded)
+            raise Problem(f"{path} must hold one array of pictures and may hold 'labels'; it holds {held}.")
+        return Arrays(loaded[pictures[0]], None if label is None else loaded[label].reshape(-1).tolist())
+    except Problem as problem:
+        raise problem if str(path) in str(problem) else Problem(f"{path}: {problem}") from problem
+    except Exception as error:
+        raise Problem(f"{path} is not an array that numpy can load without pickle ({error}). Save it again.") from error

@@ -1,0 +1,98 @@
+"""One picture of every kind, and what is no picture."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from regard._problem import Problem
+from regard.pictures import read
+
+
+def saved(image, kind="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def test_colours_and_axes():
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    assert torch.equal(read(saved(Image.fromarray(pixels))), torch.from_numpy(pixels).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (Image.new("L", (2, 2), 80), (80, 80, 80)),
+        (Image.new("1", (2, 2), 1), (255, 255, 255)),
+        (Image.new("RGB", (2, 2), (200, 30, 60)).convert("P"), None),
+        (Image.new("RGBA", (2, 2), (255, 0, 0, 0)), (255, 255, 255)),
+        (Image.new("RGBA", (2, 2), (0, 0, 0, 128)), (127, 127, 127)),
+        (Image.new("LA", (2, 2), (0, 0)), (255, 255, 255)),
+        (Image.fromarray(np.full((2, 2), 257 * 40, np.uint16)), (40, 40, 40)),
+    ],
+)
+def test_modes_of_png(image, expected):
+    expected = expected or image.convert("RGB").getpixel((0, 0))
+    assert read(saved(image))[:, 0, 0].tolist() == list(expected)
+
+
+def test_palette_with_a_transparent_colour():
+    image = Image.new("P", (2, 2), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    assert read(saved(image, transparency=1))[:, 0, 0].tolist() == [255, 255, 255]
+    assert read(saved(image, transparency=0))[:, 0, 0].tolist() == [10, 20, 30]
+
+
+def test_cmyk_and_floats():
+    ink = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
+    red = read(saved(ink, "JPEG", quality=100))[:, 4, 4]
+    assert red[0] > 240
+    assert red[1:].max() < 15
+    half = read(saved(Image.fromarray(np.full((2, 2), 0.5, np.float32)), "TIFF"))
+    assert half.unique().tolist() == [128]
+    whole = read(saved(Image.fromarray(np.full((2, 2), 257 * 40, np.int32)), "TIFF"))
+    assert whole.unique().tolist() == [40]
+
+
+def test_exif_turns_the_picture():
+    image = Image.new("RGB", (16, 8))
+    image.paste((255, 255, 255), (0, 0, 8, 8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: the left half is the top
+    turned = read(saved(image, "JPEG", exif=exif, quality=100))
+    assert turned.shape == (3, 16, 8)
+    assert turned[:, :7].min() > 240
+    assert turned[:, 9:].max() < 15
+
+
+def test_first_frame_of_an_animation():
+    frames = [Image.new("P", (2, 2), i) for i in (0, 1)]
+    assert read(saved(frames[0], "GIF", save_all=True, append_images=frames[1:])).shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF"])
+def test_truncated_files_are_named(tmp_path, kind):
+    whole = saved(Image.effect_noise((64, 64), 90).convert("RGB"), kind)
+    path = tmp_path / "half.img"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(Problem, match=r"half\.img"):
+        read(path)
+
+
+def test_what_is_no_picture(tmp_path):
+    (tmp_path / "notes.png").write_text("milk, bread")
+    (tmp_path / "empty.png").touch()
+    for name in ("notes.png", "empty.png", "gone.png"):
+        with pytest.raises(Problem, match=name) as problem:
+            read(tmp_path / name)
+        assert "\n" not in str(problem.value)
+    with pytest.raises(Problem, match="11 bytes"):
+        read(b"milk, bread")
+
+
+def test_a_picture_that_claims_to_be_huge():
+    with pytest.raises(Problem, match="more than 99"):
+        read(saved(Image.new("L", (10, 10))), max_pixels=99)
