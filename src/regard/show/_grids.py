@@ -9,6 +9,8 @@ from torch import Tensor
 
 from regard.show._canvas import COLOURS, AnyFigure, Array, Image, backdrop, beside_bar, colour_bar, on_grid, scale
 
+RIPPLE = 0.01
+
 
 def grid(
     image: Image, weights: Tensor, ax: Axes | None = None, *, vmax: float | None = None, bar: bool = True
@@ -17,7 +19,8 @@ def grid(
 
     `image` is a tensor (3, H, W) or (H, W), an array, a PIL picture, or None; bytes or values in [0, 1]. A cell with a
     weight of exactly zero is left clear, so that sparsity shows; negative weights, which effective weights may have,
-    are hatched. `vmax` is the weight at the bright end of the scale, the largest if not given.
+    are hatched where they are not mere ripples (beyond 1 % of the largest). `vmax` is the weight at the bright end of
+    the scale, the largest if not given.
 
     >>> import torch
     >>> figure = grid(torch.rand(3, 40, 60), torch.rand(4, 6).softmax(-1) / 4)
@@ -38,11 +41,11 @@ def draw(ax: Axes, values: Array, norm: Normalize) -> None:
     """Cells over what is already there: the brighter and the more opaque, the heavier."""
     strength = numpy.clip(numpy.asarray(norm(values)), 0, 1)
     seen = numpy.where(values > 0, 0.35 + 0.55 * strength, 0.0)
-    below = numpy.ma.masked_where(values >= 0, numpy.ones_like(values))
+    below = numpy.ma.masked_where(values >= -RIPPLE * values.max(), numpy.ones_like(values))
     if below.count():
         height, width = values.shape
         edges = numpy.linspace(0, 1, width + 1), numpy.linspace(0, 1, height + 1)
-        ax.pcolor(*edges, below, hatch="////", facecolor="none", edgecolor="white", linewidth=0, alpha=0.5)
+        ax.pcolor(*edges, below, hatch="////", facecolor="none", edgecolor="white", linewidth=0, alpha=0.35)
         ax.set(xlim=(0, 1), ylim=(1, 0))
     ax.imshow(
         values,
