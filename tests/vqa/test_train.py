@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from regard.training import latest
 from regard.vqa.evaluate import evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
+from regard.vqa.judge import judge
 from regard.vqa.mcan import small
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
@@ -108,6 +110,24 @@ def test_evaluated_with_another_attention(place, tmp_path):
     assert trained.model.attention == "continuous-softmax"
     assert sum(chosen.components.values()) == pytest.approx(100)
     assert not own.components
+
+
+def test_judged_on_every_split(place, tmp_path):
+    run(place, tmp_path / "run")
+    said = judge(tmp_path / "run", place / "scenes", ["continuous-softmax"], tmp_path / "numbers")
+    assert "== val: " in said
+    assert "trained with discrete-softmax" in said
+    assert "mixture-selected" in said
+    results = json.loads((tmp_path / "numbers" / "val_results.json").read_text())
+    assert len(results) == len(read_questions(place / "scenes", "val"))
+    # Pictures that the stored features do not hold: features are made.
+    picture = next(iter(read_questions(place / "scenes", "val").pictures.values()))
+    shutil.copy(picture, tmp_path / "new.png")
+    row = {"picture": "new.png", "question": "What colour is the ring?", "answer": "red"}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row))
+    assert "== own: 1 questions" in judge(tmp_path / "run", tmp_path / "own.jsonl", [])
+    with pytest.raises(Problem, match="none of the splits"):
+        judge(tmp_path / "run", tmp_path)
 
 
 def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):

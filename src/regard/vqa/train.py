@@ -22,7 +22,7 @@ from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
 from regard.vqa.mcan import MCAN, ModelSettings, small
 from regard.vqa.records import Answers, Records
-from regard.vqa.store import KIND, load_run, write_vocabulary
+from regard.vqa.store import KIND, write_vocabulary
 from regard.vqa.words import Words, read_glove
 
 
@@ -163,6 +163,9 @@ def train(
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
     write_vocabulary(out, words, answers)
+    for name, said in (("config", config), ("features", {"folder": str(store.folder.resolve())})):
+        with replacing(out / f"{name}.json") as beside:
+            beside.write_text(json.dumps(said, indent=1))
     _keep_backbone(out, store)
     task = Answering(model, settings, config)
     per_epoch = max(1, len(examples) // min(settings.batch * settings.accumulate, len(examples)))
@@ -231,8 +234,3 @@ def _keep_backbone(out: Path, store: FeatureStore) -> None:
 
 def _told(*parts: Examples | None) -> str:
     return "\n".join(str(part.records.skipped) for part in parts if part is not None and part.records.skipped)
-
-
-def load_model(folder: Path | str) -> MCAN:
-    """The model of a run."""
-    return load_run(folder).model

@@ -1,4 +1,4 @@
-"""The demonstration runs, writes a picture, and its figures say what the maps promise."""
+"""The maps on a photograph: it runs, writes a picture, and its figures say what the maps promise."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.demo import COLUMNS, ROWS, demo, weigh
+from regard.patches import COLUMNS, ROWS, draw_maps, weigh
 
 
 def test_weights_are_what_the_maps_promise():
@@ -23,7 +23,7 @@ def test_weights_are_what_the_maps_promise():
 
 
 def test_writes_a_picture(tmp_path):
-    result = demo(tmp_path / "new folder" / "maps.png")
+    result = draw_maps(tmp_path / "new folder" / "maps.png")
     with Image.open(result.picture) as picture:
         assert picture.width == 2 * picture.height
         assert len(picture.convert("RGB").getcolors(1 << 24)) > 1000
@@ -36,12 +36,12 @@ def test_command_line(tmp_path):
         command = [Path(sys.executable).parent / "regard", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    done = run("demo", "--out", str(tmp_path / "maps.png"))
+    done = run("maps", "--out", str(tmp_path / "maps.png"))
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "maps.png") in done.stdout
     assert "sparsemax" in done.stdout
     (tmp_path / "file").touch()
-    failed = run("demo", "--out", str(tmp_path / "file" / "maps.png"))
+    failed = run("maps", "--out", str(tmp_path / "file" / "maps.png"))
     assert failed.returncode == 1
     assert failed.stderr.startswith("regard: cannot write")
     assert "Traceback" not in failed.stderr
