@@ -6,15 +6,19 @@ import os
 import sys
 from importlib import import_module
 
+# Modules of this package, each with a function add(app).
 COMMANDS = (
     "demo",
     "maps",
     "scenes",
+    "pretrain",
     "features",
     "train",
+    "evaluate",
     "ask",
     "compare",
-)  # modules of this package, each with a function add(app)
+    "export",
+)
 
 
 def main() -> None:
