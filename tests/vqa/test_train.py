@@ -20,6 +20,7 @@ from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.judge import judge
 from regard.vqa.mcan import small
+from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
 from regard.vqa.store import load_run
@@ -146,6 +147,21 @@ def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):
         Predictor.load(tmp_path)
     with pytest.raises(Problem, match="no checkpoint"):
         load_run(tmp_path / "none")
+
+
+def test_end_to_end(place, tmp_path):
+    records = read_questions(place / "scenes", "train")
+    torch.manual_seed(0)
+    backbone = make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2)
+    before = {name: p.clone() for name, p in backbone.named_parameters()}
+    store = PixelStore(records.pictures, backbone, "small")
+    train(tmp_path, records, store, settings(epochs=1), progress=False)
+    moved = load_run(tmp_path).load_backbone()
+    assert all(not torch.equal(p, before[name]) for name, p in moved.named_parameters())
+    assert "== val" in judge(tmp_path, place / "scenes", [])
+    assert Predictor.load(tmp_path).ask(Scenes("val", 1, size=32).picture(0), "What colour is the ring?").answer
+    with pytest.raises(Problem, match="without"):
+        train(tmp_path, records, store, settings(), validation=records)
 
 
 def test_stops_early(place, tmp_path):

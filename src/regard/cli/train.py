@@ -17,6 +17,8 @@ def add(app: typer.Typer) -> None:
 def train(
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),  # noqa: B008
     features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),  # noqa: B008
+    end_to_end: str | None = typer.Option(None, help="A backbone to train along, in place of --features."),
+    size: int | None = typer.Option(None, min=8, help="Side of the pictures for --end-to-end."),
     out: Path = typer.Option(Path("out/vqa"), help="Where the run goes; the same again goes on."),  # noqa: B008
     preset: str = typer.Option("thesis", help="thesis (Table 6.1) or small."),
     attention: str = typer.Option("discrete-softmax", help="Output attention; see regard ask --help."),
@@ -42,8 +44,10 @@ def train(
     Example: regard train out/scenes --features out/features --preset small --attention continuous-softmax
     """
     from regard._problem import Problem
+    from regard.backbones import make_backbone
     from regard.vqa.features import FeatureStore
     from regard.vqa.mcan import ModelSettings, small
+    from regard.vqa.pixels import PixelStore
     from regard.vqa.read import read_questions
     from regard.vqa.train import TrainSettings, small_training
     from regard.vqa.train import train as run
@@ -69,10 +73,16 @@ def train(
     except (ValueError, TypeError) as error:
         raise Problem(str(error)) from error
     held = read_questions(data, validation) if validation else None
+    records = read_questions(data, split)
+    store: FeatureStore | PixelStore
+    if end_to_end:
+        store = PixelStore(records.pictures, make_backbone(end_to_end, size=size), end_to_end)
+    else:
+        store = FeatureStore.open(features)
     trained = run(
         out,
-        read_questions(data, split),
-        FeatureStore.open(features),
+        records,
+        store,
         settings,
         validation=held,
         devices=devices,

@@ -36,7 +36,9 @@ class Run:
 
     @property
     def backbone_fingerprint(self) -> str:
-        """Of the backbone whose features the model was trained on."""
+        """Of the backbone whose features the model takes."""
+        if self.config["backbone"].get("end_to_end"):
+            return fingerprint(self.load_backbone())
         return str(self.config["backbone"]["fingerprint"])
 
     def load_backbone(self) -> Backbone:
@@ -44,7 +46,7 @@ class Run:
         said = self.config["backbone"]
         kept = self.folder / "backbone"
         backbone = load_backbone(kept if kept.is_dir() else said["name"])
-        if fingerprint(backbone) != said["fingerprint"]:
+        if not said.get("end_to_end") and fingerprint(backbone) != said["fingerprint"]:
             raise Problem(
                 f"the backbone in {kept if kept.is_dir() else said['name']} has fingerprint {fingerprint(backbone)}, "
                 f"the model was trained on features of {said['fingerprint']}. Put the right one there."
