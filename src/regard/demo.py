@@ -30,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 250, 8)
+        return cls(dict(COUNTS), 120, 8)
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,19 @@ def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: 
         with say.step(f"pretraining a backbone with SwAV, {settings.pretraining_steps} steps"):
             pictures = Scenes("train", settings.scenes["train"]).pictures
             kept = pretrain(
-                pictures, preset="scenes", out=out / "swav", steps=settings.pretraining_steps, progress=not say.quiet
+                pictures,
+                preset="scenes",
+                out=out / "swav",
+                steps=settings.pretraining_steps,
+                prototypes=min(60, len(pictures)),
+                progress=not say.quiet,
             )
             save_backbone(make_backbone(str(kept), size=Scenes("train", 1).size), folder)
     with say.step("storing features"):
         found: dict[str, Path] = {}
         for split in SPLITS:
             found |= read_questions(data, split).pictures
-        make_features(out / "features", found, load_backbone(folder), name=str(folder))
+        make_features(out / "features", found, load_backbone(folder), name=str(folder), stages=True)
     return out / "features"
 
 

@@ -19,6 +19,7 @@ def features(
     split: list[str] = typer.Option(["train", "val", "test"], help="Splits; those that are not there are left out."),  # noqa: B008
     pictures: Path | None = typer.Option(None, help="Where the pictures are, if elsewhere."),  # noqa: B008
     size: int | None = typer.Option(None, min=8, help="Side that pictures are brought to."),
+    stages: bool = typer.Option(False, help="The maps of all stages (layer1, layer2, ...) side by side."),
     batch: int = typer.Option(64, min=1, help="Pictures at a time."),
 ) -> None:
     """Run a backbone once over the pictures and store its grids of features, in half precision.
@@ -44,7 +45,9 @@ def features(
     def progress(done: int, of: int) -> None:
         typer.echo(f"\r{done} of {of} pictures", err=True, nl=done == of)
 
-    store, skipped = make_features(out, found, network, name=str(kept.resolve()), batch=batch, progress=progress)
+    store, skipped = make_features(
+        out, found, network, name=str(kept.resolve()), stages=stages, batch=batch, progress=progress
+    )
     height, width, dim = store.shape
     typer.echo(f"{len(store.names)} pictures, {height} x {width} x {dim}, fingerprint {store.fingerprint}: {out}")
     if skipped:

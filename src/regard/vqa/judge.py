@@ -81,7 +81,8 @@ def _features(run: Run, records: Records) -> FeatureStore:
             if wanted <= set(store.names):
                 return store
     pictures = {name: path for name, path in records.pictures.items() if name in wanted}
-    return make_features(run.folder / "features" / records.name, pictures, run.load_backbone())[0]
+    place = run.folder / "features" / records.name
+    return make_features(place, pictures, run.load_backbone(), stages=run.stages)[0]
 
 
 def _write(out: Path, name: str, found: dict[str, Evaluation], own: str) -> None:

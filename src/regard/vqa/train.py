@@ -15,11 +15,12 @@ from torch import Tensor
 from regard import _check
 from regard._files import replacing
 from regard._problem import Problem
-from regard.backbones import Backbone, fingerprint, load_backbone, save_backbone
+from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Fitted, Task, cosine, fit, latest
 from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
+from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings, small
 from regard.vqa.pixels import PixelStore, features
 from regard.vqa.records import Answers, Records
@@ -243,7 +244,7 @@ def _keep_backbone(out: Path, store: FeatureStore) -> None:
         backbone = load_backbone(store.backbone)
     except Problem:
         return
-    if fingerprint(backbone) == store.fingerprint:
+    if stamp(backbone, of_stages(store.fingerprint)) == store.fingerprint:
         save_backbone(backbone, out / "backbone")
 
 
