@@ -6,7 +6,19 @@ import os
 import sys
 from importlib import import_module
 
-COMMANDS = ("demo", "pretrain", "evaluate", "export")  # modules of this package, each with a function add(app)
+# Modules of this package, each with a function add(app).
+COMMANDS = (
+    "demo",
+    "maps",
+    "scenes",
+    "pretrain",
+    "features",
+    "train",
+    "evaluate",
+    "ask",
+    "compare",
+    "export",
+)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import typer
 KINDS = {
     "backbone": ("regard.cli.evaluate", "evaluate_backbone"),
     "swav": ("regard.cli.evaluate", "evaluate_backbone"),
+    "vqa": ("regard.cli.evaluate_vqa", "evaluate_vqa"),
 }
 
 

@@ -5,6 +5,7 @@ Legend: (...) batch, M points, d dimensions, N basis functions. Half-precision p
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -89,6 +90,18 @@ class Density(ABC):
         if t.dim() == 2:
             points = points.reshape(-1, *[1] * len(self.batch_shape), t.shape[-1])
         return self.log_prob(points).exp().movedim(0, -1)
+
+    def _repr_png_(self) -> bytes | None:
+        """The picture that a notebook shows, or None without matplotlib.
+
+        Pictures are a layer above this one and need matplotlib, which the core does without: so they are looked up by
+        name, and only when a notebook asks.
+        """
+        try:
+            png: bytes | None = importlib.import_module("regard.show").png(self)
+        except ImportError:
+            return None
+        return png
 
 
 class Elliptical(Density):

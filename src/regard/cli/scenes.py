@@ -1,0 +1,40 @@
+"""`regard scenes`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(scenes)
+
+
+def scenes(
+    folder: Path = typer.Argument(..., help="Where to write."),  # noqa: B008
+    train: int = typer.Option(2500, min=0, help="Scenes to train on; seven questions each."),
+    val: int = typer.Option(300, min=0, help="Scenes to choose settings on."),
+    test: int = typer.Option(500, min=0, help="Scenes to report on."),
+    pairs: int = typer.Option(300, min=0, help="Scenes with pairs of colour and shape that training never shows."),
+    seed: int = typer.Option(0, help="Another seed, another benchmark; the same seed, the same bytes."),
+    size: int = typer.Option(80, min=32, help="Side of a picture in pixels."),
+) -> None:
+    """Write the embedded benchmark in the form of VQA-v2: pictures, questions, answers, regions.
+
+    Example: regard scenes out/scenes --train 1000
+    """
+    from regard._problem import Problem
+    from regard.scenes import Scenes, write_scenes
+
+    counts = {"train": train, "val": val, "test": test, "pairs": pairs}
+    for split, count in counts.items():
+        if count:
+            made = Scenes(split, count, seed, size)  # type: ignore[arg-type]
+            try:
+                write_scenes(made, folder)
+            except OSError as error:
+                raise Problem(f"cannot write {folder}: {error.strerror}. Choose another folder.") from error
+            typer.echo(f"{split}: {count} scenes, {len(made.questions)} questions")
+    typer.echo(f"Written to {folder}")

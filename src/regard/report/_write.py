@@ -1,0 +1,35 @@
+"""Writing a report to a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from regard._files import replacing
+from regard._problem import Problem
+from regard.report import _page, _pictures
+from regard.report._entries import Entry
+
+
+def write_report(path: Path | str, entries: Iterable[Entry], title: str = "Attention report") -> Path:
+    """Write a report as HTML, PNG or JSON, by the ending of `path`, and return where it is.
+
+    All three hold the question, the answer, the top answers with their scores, the attention, its entropy, support area
+    and effective weights, for each kind of attention. The file appears whole or not at all.
+    """
+    path, entries = Path(path), list(entries)
+    if not entries:
+        raise Problem("there is nothing to report: ask at least one question.")
+    kind = path.suffix.lower()
+    if kind == ".html":
+        content = _page.page(entries, title).encode()
+    elif kind == ".png":
+        content = _pictures.sheet(entries)
+    elif kind == ".json":
+        content = (json.dumps({"title": title, "entries": [e.to_json() for e in entries]}, indent=1) + "\n").encode()
+    else:
+        raise Problem(f"a report cannot be written as {path.name!r}. Choose a name that ends in .html, .png or .json.")
+    with replacing(path) as beside:
+        beside.write_bytes(content)
+    return path

@@ -1,0 +1,184 @@
+"""Questions about a scene: seven families, each in several wordings, with the objects that the answer rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from regard.scenes.world import COLOURS, HELD_OUT, SHAPES, SIZES, Scene, Thing
+
+FAMILIES = ("exists", "colour", "shape", "how many", "where", "relation", "nearest")
+ANSWER_TYPES = {"exists": "yes/no", "how many": "number"}  # the others are "other", as VQA-v2 has it
+MOST = 4  # the highest count that is asked for
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A question that can be asked: family, form (a family may have several), the words for the gaps of its template,
+    the answer, and the objects it rests on, by their place in the scene."""
+
+    family: str
+    form: str
+    words: dict[str, str]
+    answer: str
+    regions: tuple[int, ...]
+    pairs: tuple[tuple[str, str], ...]  # colours with shapes that it names or that it is about
+
+
+TEMPLATES: dict[str, tuple[str, ...]] = {
+    "exists": (
+        "Is there a {one}?",
+        "Can you see a {one}?",
+        "Does the picture show a {one}?",
+        "Is a {one} in the picture?",
+    ),
+    "colour": (
+        "What colour is the {one}?",
+        "What is the colour of the {one}?",
+        "The {one} has which colour?",
+        "Which colour does the {one} have?",
+    ),
+    "shape": (
+        "What shape is the {one}?",
+        "What is the shape of the {one}?",
+        "The {one} has which shape?",
+        "Which shape does the {one} have?",
+    ),
+    "how many": (
+        "How many {many} are there?",
+        "What is the number of {many}?",
+        "How many {many} can you see?",
+        "Count the {many}.",
+    ),
+    "where": (
+        "Where is the {one}?",
+        "In which corner is the {one}?",
+        "Which part of the picture is the {one} in?",
+        "The {one} is in which corner?",
+    ),
+    "relation": (
+        "On which side of the {other} is the {one}?",
+        "Seen from the {other}, where is the {one}?",
+        "Where is the {one} relative to the {other}?",
+        "In which direction from the {other} is the {one}?",
+    ),
+    "nearest, colour": (
+        "What colour is the object nearest to the {one}?",
+        "Which colour does the thing closest to the {one} have?",
+        "What is the colour of the nearest neighbour of the {one}?",
+    ),
+    "nearest, shape": (
+        "What shape is the object nearest to the {one}?",
+        "Which shape does the thing closest to the {one} have?",
+        "What is the shape of the nearest neighbour of the {one}?",
+    ),
+}
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Every question that has one clear answer in this scene."""
+    yield from _exists(scene)
+    yield from _attribute(scene)
+    yield from _how_many(scene)
+    named = list(_named(scene))
+    for i, name in named:
+        thing = scene.things[i]
+        corner = _corner(thing)
+        if corner:
+            yield Candidate("where", "where", {"one": name}, corner, (i,), (_pair(thing),))
+        yield from _nearest(scene, i, name)
+    for i, name in named:
+        for j, other in named:
+            side = _side(scene.things[i], scene.things[j]) if i != j else None
+            if side:
+                pairs = (_pair(scene.things[i]), _pair(scene.things[j]))
+                yield Candidate("relation", "relation", {"one": name, "other": other}, side, (i, j), pairs)
+
+
+def _pair(thing: Thing) -> tuple[str, str]:
+    return thing.colour, thing.shape
+
+
+def _exists(scene: Scene) -> Iterator[Candidate]:
+    for colour in COLOURS:
+        for shape in SHAPES:
+            found = tuple(i for i, t in enumerate(scene.things) if t.is_a(colour=colour, shape=shape))
+            # A "no" is only asked where the colour or the shape is there: each alone must not give it away.
+            near = any(t.colour == colour or t.shape == shape for t in scene.things)
+            if found or near:
+                answer = "yes" if found else "no"
+                yield Candidate("exists", "exists", {"one": f"{colour} {shape}"}, answer, found, ((colour, shape),))
+
+
+def _attribute(scene: Scene) -> Iterator[Candidate]:
+    """The colour of the one circle, of the one small circle; the shape of the one red object."""
+    for asked, by, noun in (("colour", "shape", ""), ("shape", "colour", " object")):
+        for size in ("", *SIZES):
+            for value in SHAPES if by == "shape" else COLOURS:
+                wanted = {by: value} | ({"size": size} if size else {})
+                found = [i for i, t in enumerate(scene.things) if t.is_a(**wanted)]
+                if len(found) == 1:
+                    thing = scene.things[found[0]]
+                    name = f"{size} {value}{noun}".strip()
+                    yield Candidate(asked, asked, {"one": name}, getattr(thing, asked), tuple(found), (_pair(thing),))
+
+
+def _how_many(scene: Scene) -> Iterator[Candidate]:
+    kinds = [("of a colour", {"colour": c}, f"{c} objects") for c in COLOURS]
+    kinds += [("of a shape", {"shape": s}, _plural(s)) for s in SHAPES]
+    kinds += [("of a size", {"size": s}, f"{s} objects") for s in SIZES]
+    for form, wanted, many in kinds:
+        found = tuple(i for i, t in enumerate(scene.things) if t.is_a(**wanted))
+        if len(found) <= MOST:
+            pairs = tuple(_pair(scene.things[i]) for i in found)
+            yield Candidate("how many", f"how many {form}", {"many": many}, str(len(found)), found, pairs)
+
+
+def _named(scene: Scene) -> Iterator[tuple[int, str]]:
+    """Objects that colour and shape single out."""
+    for i, thing in enumerate(scene.things):
+        if sum(t.is_a(colour=thing.colour, shape=thing.shape) for t in scene.things) == 1:
+            yield i, f"{thing.colour} {thing.shape}"
+
+
+def _corner(thing: Thing) -> str | None:
+    if min(abs(thing.x - 0.5), abs(thing.y - 0.5)) < 0.05:
+        return None
+    return f"{'top' if thing.y < 0.5 else 'bottom'} {'left' if thing.x < 0.5 else 'right'}"
+
+
+def _side(one: Thing, other: Thing) -> str | None:
+    """Where `one` is, seen from `other`; None where it is not clearly to one side."""
+    dx, dy = one.x - other.x, one.y - other.y
+    if max(abs(dx), abs(dy)) < 0.15 or 2 * min(abs(dx), abs(dy)) > max(abs(dx), abs(dy)):
+        return None
+    if abs(dx) > abs(dy):
+        return "right" if dx > 0 else "left"
+    return "below" if dy > 0 else "above"
+
+
+def _nearest(scene: Scene, i: int, name: str) -> Iterator[Candidate]:
+    thing = scene.things[i]
+    others = sorted(((t.x - thing.x) ** 2 + (t.y - thing.y) ** 2, j) for j, t in enumerate(scene.things) if j != i)
+    if others[0][0] * 1.4 > others[1][0]:  # the second must be clearly farther, a fifth at least
+        return
+    j = others[0][1]
+    nearest = scene.things[j]
+    for asked in ("colour", "shape"):
+        yield Candidate(
+            "nearest",
+            f"nearest, {asked}",
+            {"one": name},
+            getattr(nearest, asked),
+            (i, j),
+            (_pair(thing), _pair(nearest)),
+        )
+
+
+def _plural(shape: str) -> str:
+    return shape + ("es" if shape == "cross" else "s")
+
+
+def asks_held_out(candidate: Candidate) -> bool:
+    """Whether the question names or is about a pair of colour and shape that training never shows."""
+    return any(pair in HELD_OUT for pair in candidate.pairs)

@@ -1,0 +1,124 @@
+"""Splits of the benchmark: scenes with one balanced question of each family."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy
+import torch
+from torch import Tensor
+
+from regard import _check
+from regard.scenes.questions import ANSWER_TYPES, FAMILIES, TEMPLATES, Candidate, asks_held_out, candidates
+from regard.scenes.render import SIZE, render
+from regard.scenes.world import Scene, generator, make_scene
+
+Split = Literal["train", "val", "test", "pairs"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test", "pairs")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about the picture with this number, its answer, family, and the objects that the answer rests on.
+
+    `regions` are numbers of objects, counted from one, as in `Rendered.objects`; none where the answer is "no" or 0.
+    """
+
+    id: int
+    picture: int
+    text: str
+    answer: str
+    family: str
+    answer_type: str
+    regions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """A split of the benchmark: `count` scenes, drawn when asked for, with a question of each family for most of them.
+
+    Splits are disjoint: a scene's name holds the seed, the split and its number, and all random numbers come from the
+    name. "train", "val" and "test" show and ask no held-out pair of colour and shape; every scene of "pairs" has one,
+    and its questions are about it. Answers are balanced within each form of question: of those that a scene allows, the
+    one that was given least often so far is asked for. Deterministic: same seed, same bytes.
+
+    >>> scenes = Scenes("val", 4)
+    >>> scenes.pictures.shape, len({q.family for q in scenes.questions})
+    (torch.Size([4, 3, 80, 80]), 7)
+    >>> scenes.questions == Scenes("val", 4).questions
+    True
+    """
+
+    split: Split
+    count: int
+    seed: int = 0
+    size: int = SIZE
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _check.choice("split", self.split, SPLITS)
+        _check.count("count", self.count)
+        _check.count("size", self.size, at_least=32)
+
+    def scene(self, number: int) -> Scene:
+        """What is in the picture with this number."""
+        return make_scene(f"{self.seed}/{self.split}/{number}", held_out=self.split == "pairs")
+
+    def picture(self, number: int) -> Tensor:
+        """The picture with this number, (3, size, size) uint8."""
+        return torch.from_numpy(render(self.scene(number), self.size).picture)
+
+    def objects(self, number: int) -> Tensor:
+        """For each pixel the object in front, counted from one, or 0: (size, size) uint8."""
+        return torch.from_numpy(render(self.scene(number), self.size).objects)
+
+    @property
+    def pictures(self) -> Tensor:
+        """All pictures, (count, 3, size, size) uint8: without labels, for pretraining."""
+        return torch.stack([self.picture(i) for i in range(self.count)])
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The questions, in the order of the pictures."""
+        asked: list[Question] = []
+        given: Counter[tuple[str, str]] = Counter()
+        for number in range(self.count):
+            scene = self.scene(number)
+            draw = generator(scene.name + "/questions")
+            possible = [c for c in candidates(scene) if asks_held_out(c) == (self.split == "pairs")]
+            for family in FAMILIES:
+                chosen = _choose([c for c in possible if c.family == family], given, draw)
+                if chosen is not None:
+                    given[chosen.form, chosen.answer] += 1
+                    asked.append(self._ask(len(asked), number, chosen, draw))
+        return asked
+
+    def _ask(self, count: int, number: int, chosen: Candidate, draw: numpy.random.RandomState) -> Question:
+        templates = TEMPLATES.get(chosen.form, TEMPLATES.get(chosen.family, ()))
+        text = templates[draw.randint(len(templates))].format(**chosen.words)
+        return Question(
+            count,
+            number,
+            text,
+            chosen.answer,
+            chosen.family,
+            ANSWER_TYPES.get(chosen.family, "other"),
+            tuple(i + 1 for i in chosen.regions),
+        )
+
+
+def _choose(
+    possible: list[Candidate], given: Counter[tuple[str, str]], draw: numpy.random.RandomState
+) -> Candidate | None:
+    """One of a random form, with the answer that this form has given least often."""
+    if not possible:
+        return None
+    forms = sorted({c.form for c in possible})
+    form = forms[draw.randint(len(forms))]
+    possible = [c for c in possible if c.form == form]
+    least = min(given[form, c.answer] for c in possible)
+    possible = [c for c in possible if given[form, c.answer] == least]
+    return possible[draw.randint(len(possible))]

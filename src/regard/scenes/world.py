@@ -1,0 +1,114 @@
+"""What is in a scene: objects, their attributes, and how they are drawn at random.
+
+Every draw comes from a frozen generator (numpy's RandomState) seeded by the scene's name, so that a scene is the same
+on every machine, whichever others are made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy
+
+COLOURS: dict[str, tuple[int, int, int]] = {
+    "red": (214, 44, 40),
+    "green": (40, 160, 60),
+    "blue": (44, 84, 214),
+    "yellow": (236, 208, 48),
+    "purple": (150, 50, 170),
+    "cyan": (60, 200, 214),
+}
+SHAPES = ("circle", "square", "triangle", "cross", "ring")
+SIZES = {"small": (0.075, 0.095), "large": (0.12, 0.15)}  # radius, as a share of the picture's side
+TEXTURES = ("plain", "striped", "chequered")
+
+# One pair of each colour: every colour and every shape is seen in training, these pairs are not.
+HELD_OUT = frozenset(
+    {("red", "cross"), ("green", "ring"), ("blue", "triangle"), ("yellow", "circle"), ("cyan", "square")}
+    | {("purple", "ring")}
+)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object: attributes, centre and radius as shares of the picture's side (x to the right, y down)."""
+
+    shape: str
+    colour: str
+    size: str
+    texture: str
+    x: float
+    y: float
+    radius: float
+
+    def is_a(self, **wanted: str) -> bool:
+        """Whether it has these attributes.
+
+        >>> Thing("ring", "red", "small", "plain", 0.5, 0.5, 0.1).is_a(colour="red", shape="ring")
+        True
+        """
+        return all(getattr(self, name) == value for name, value in wanted.items())
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The objects of a picture, from the back to the front, and the name of its random numbers."""
+
+    name: str
+    things: tuple[Thing, ...]
+
+
+def generator(name: str) -> numpy.random.RandomState:
+    """Random numbers that depend on a name alone."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return numpy.random.RandomState(numpy.frombuffer(digest, dtype="<u4").tolist())
+
+
+def make_scene(name: str, *, held_out: bool = False) -> Scene:
+    """Three to seven objects; neighbours may overlap a little. With `held_out` one of them is of a held-out pair.
+
+    Attributes repeat on purpose: an object takes the colour or the shape of an earlier one four times out of ten, so
+    that there is something to count and to confuse.
+
+    >>> scene = make_scene("0/train/0")
+    >>> scene == make_scene("0/train/0"), 3 <= len(scene.things) <= 7
+    (True, True)
+    """
+    draw = generator(name)
+    things: list[Thing] = []
+    wanted = draw.randint(3, 8)
+    special = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
+    while len(things) < wanted:
+        colour, shape = special or _pair(draw, things)
+        size = tuple(SIZES)[draw.randint(2)]
+        low, high = SIZES[size]
+        radius = low + (high - low) * draw.random_sample()
+        place = _place(draw, things, radius)
+        if place is None:
+            break
+        things.append(Thing(shape, colour, size, TEXTURES[draw.randint(3)], *place, radius))
+        special = None
+    return Scene(name, tuple(things))
+
+
+def _pair(draw: numpy.random.RandomState, things: list[Thing]) -> tuple[str, str]:
+    while True:
+        colour, shape = tuple(COLOURS)[draw.randint(len(COLOURS))], SHAPES[draw.randint(len(SHAPES))]
+        if things and draw.random_sample() < 0.4:
+            earlier = things[draw.randint(len(things))]
+            if draw.random_sample() < 0.5:
+                colour = earlier.colour
+            else:
+                shape = earlier.shape
+        if (colour, shape) not in HELD_OUT:
+            return colour, shape
+
+
+def _place(draw: numpy.random.RandomState, things: list[Thing], radius: float) -> tuple[float, float] | None:
+    """A centre inside the picture that hides no other object; None where the picture is full."""
+    for _ in range(60):
+        x, y = (radius + (1 - 2 * radius) * draw.random_sample() for _ in range(2))
+        if all((x - t.x) ** 2 + (y - t.y) ** 2 > (0.85 * (radius + t.radius)) ** 2 for t in things):
+            return x, y
+    return None

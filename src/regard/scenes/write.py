@@ -1,0 +1,106 @@
+"""A split on disk in the form of VQA-v2: questions, annotations and pictures, the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from regard._files import replacing
+from regard.scenes.render import render
+from regard.scenes.splits import Question, Scenes
+
+PEOPLE = 10  # VQA-v2 has ten answers to each question; here they agree
+
+
+def write_scenes(scenes: Scenes, folder: Path | str) -> Path:
+    """Write a split to `folder`, and return the folder.
+
+        v2_OpenEnded_mscoco_train_questions.json    questions
+        v2_mscoco_train_annotations.json            answers, families as question types, regions
+        train/COCO_train_000000000007.png           pictures
+        train/objects/COCO_train_000000000007.png   for each pixel the object in front, counted from one, or 0
+
+    An annotation has, beside what VQA-v2 asks for, "regions": the numbers of the objects that the answer rests on.
+    What is there already and whole is not written again.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     sorted(p.name for p in write_scenes(Scenes("val", 2), place).iterdir())
+    ['v2_OpenEnded_mscoco_val_questions.json', 'v2_mscoco_val_annotations.json', 'val']
+    """
+    folder, split = Path(folder), scenes.split
+    head = {"info": {"scenes": split, "count": scenes.count, "seed": scenes.seed, "size": scenes.size}}
+    questions = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
+    if questions.exists() and _head(questions) == head["info"]:
+        return folder
+    (folder / split / "objects").mkdir(parents=True, exist_ok=True)
+    for number in range(scenes.count):
+        drawn = render(scenes.scene(number), scenes.size)
+        name = f"COCO_{split}_{number:012d}.png"
+        (folder / split / name).write_bytes(png(numpy.moveaxis(drawn.picture, 0, -1)))
+        (folder / split / "objects" / name).write_bytes(png(drawn.objects))
+    kind = {"task_type": "Open-Ended", "data_type": "scenes", "data_subtype": split}
+    annotations = [_annotation(question) for question in scenes.questions]
+    _write(folder / f"v2_mscoco_{split}_annotations.json", head | kind | {"annotations": annotations})
+    asked = [{"image_id": q.picture, "question": q.text, "question_id": q.id} for q in scenes.questions]
+    # The questions last: where they are, the rest is whole.
+    _write(questions, head | kind | {"questions": asked})
+    return folder
+
+
+def png(pixels: NDArray[numpy.uint8]) -> bytes:
+    """A PNG without compression: compressors differ from one machine to the next, stored bytes do not.
+
+    `pixels` is (height, width, 3) or (height, width).
+
+    >>> png(numpy.zeros((2, 3), numpy.uint8))[:8]
+    b'\\x89PNG\\r\\n\\x1a\\n'
+    """
+    height, width = pixels.shape[:2]
+    colour = 2 if pixels.ndim == 3 else 0
+    rows = pixels.reshape(height, -1)
+    raw = numpy.concatenate([numpy.zeros((height, 1), numpy.uint8), rows], axis=1).tobytes()
+    blocks = [raw[i : i + 65535] for i in range(0, len(raw), 65535)]
+    stored = b"".join(
+        struct.pack("<BHH", i == len(blocks) - 1, len(block), len(block) ^ 0xFFFF) + block
+        for i, block in enumerate(blocks)
+    )
+    data = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(raw))
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _annotation(question: Question) -> dict[str, Any]:
+    answers = [{"answer": question.answer, "answer_confidence": "yes", "answer_id": i} for i in range(1, PEOPLE + 1)]
+    return {
+        "question_id": question.id,
+        "image_id": question.picture,
+        "question_type": question.family,
+        "answer_type": question.answer_type,
+        "multiple_choice_answer": question.answer,
+        "answers": answers,
+        "regions": list(question.regions),
+    }
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(content))
+
+
+def _head(path: Path) -> dict[str, Any] | None:
+    try:
+        head: dict[str, Any] | None = json.loads(path.read_text()).get("info")
+        return head
+    except (ValueError, AttributeError):
+        return None

@@ -1,0 +1,123 @@
+"""Several attentions on one picture, side by side; and the picture that a notebook shows of a density."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from regard import _check
+from regard.continuous import BetaGaussian, Density, Mixture
+from regard.continuous.density import Elliptical
+from regard.continuous.moments import density_of
+from regard.show import _densities, _grids
+from regard.show._canvas import AnyFigure, Image, backdrop, colour_bar, on_grid, pixels, scale
+from regard.show._lines import curve
+
+MOST = 6  # members of a batch that a notebook shows
+
+
+def compare(
+    image: Image,
+    attentions: Mapping[str, Tensor | Density],
+    ax: Axes | None = None,
+    *,
+    columns: int = 4,
+    original: bool = True,
+) -> AnyFigure:
+    """Weights (h, w) and densities on the plane, side by side on one picture, with one scale and one colour bar.
+
+    The names become titles. Weights are shown per area of the picture, as densities are: 1 is even attention on both.
+    The scale goes by the square root, so that a broad attention is seen beside a peaked one. The picture itself comes
+    first unless `original` is False. With `ax` its place is divided between the panels.
+
+    >>> import torch
+    >>> from regard.continuous import grid, match_moments
+    >>> weights = torch.rand(14, 14).flatten().softmax(-1)
+    >>> figure = compare(None, {"weights": weights.view(14, 14), "density": match_moments(weights, grid(14, 14))})
+    >>> [a.get_title() for a in figure.axes[:2]]
+    ['weights', 'density']
+    """
+    if not attentions:
+        _check.complain("attentions", "nothing", "at least one name with weights or a density", "Pass a dict.")
+    first = int(original and image is not None)
+    count = len(attentions) + first
+    columns = min(_check.count("columns", columns), count)
+    rows = -(-count // columns)
+    ratio = 1.0 if image is None else pixels(image).shape[0] / pixels(image).shape[1]
+    figure, panels, bar = _panels(ax, rows, columns, ratio)
+    values = {
+        name: _densities.sampled(a) if isinstance(a, Density) else on_grid(a) * a.numel()
+        for name, a in attentions.items()
+    }
+    norm = scale(max(float(v.max()) for v in values.values()), even=False)
+    if first:
+        panels[0].imshow(pixels(image), extent=(0, 1, 1, 0), cmap="gray", vmin=0, vmax=1)
+        panels[0].set(xticks=[], yticks=[], aspect=ratio, title="picture")
+    for panel, (name, attention) in zip(panels[first:], attentions.items(), strict=False):
+        backdrop(panel, image)
+        if isinstance(attention, Density):
+            _densities.draw(panel, attention, values[name], norm)
+        else:
+            _grids.draw(panel, values[name], norm)
+        panel.set(title=name, aspect=ratio)
+    for panel in panels[count:]:
+        panel.set_axis_off()
+    place = {"ax": panels, "shrink": 0.8} if bar is None else {"cax": bar}
+    colour_bar(figure, norm, "density (1 = even attention)", **place)
+    return figure
+
+
+def png(density: Density) -> bytes | None:
+    """What a notebook shows of a density: contours on the plane, a curve on a line; up to six members of a batch.
+
+    None, and so the usual text, where there is nothing to draw: in more dimensions, or an empty batch.
+    """
+    dimensions = density.event_shape[0]
+    if dimensions > 2 or 0 in density.batch_shape:
+        return None
+    members = one_by_one(density)
+    if dimensions == 1:
+        figure: AnyFigure = Figure(figsize=(5, 2.5), layout="constrained")
+        curve(figure.subplots(), members)
+    elif len(members) == 1:
+        figure = _densities.density(None, members[0])
+    else:
+        figure = compare(None, {f"[{i}]": member for i, member in enumerate(members)}, columns=3)
+    assert isinstance(figure, Figure)
+    written = io.BytesIO()
+    figure.savefig(written, format="png", dpi=80)
+    return written.getvalue()
+
+
+def one_by_one(density: Density, most: int = MOST) -> list[Density]:
+    """The first members of a batch, each as a density of its own."""
+    count, d = min(most, density.batch_shape.numel()), density.event_shape[0]
+    if isinstance(density, Mixture):
+        k, parts = density.mixing.shape[-1], density.parts
+        mixing, means = density.mixing.reshape(-1, k), parts.mean.reshape(-1, k, d)
+        covariances = parts.covariance.reshape(-1, k, d, d)
+        return [Mixture(mixing[i], _like(parts, means[i], covariances[i])) for i in range(count)]
+    assert isinstance(density, Elliptical)
+    means, covariances = density.mean.reshape(-1, d), density.covariance.reshape(-1, d, d)
+    return [_like(density, means[i], covariances[i]) for i in range(count)]
+
+
+def _like(density: Elliptical, mean: Tensor, covariance: Tensor) -> Elliptical:
+    """The density of the same family with other parameters."""
+    return density_of(mean, covariance, density.alpha if isinstance(density, BetaGaussian) else 1)
+
+
+def _panels(ax: Axes | None, rows: int, columns: int, ratio: float) -> tuple[AnyFigure, list[Axes], Axes | None]:
+    """The figure, the panels row by row, and the place of the colour bar where it cannot be found by the layout."""
+    if ax is None:
+        figure = Figure(figsize=(2.8 * columns + 0.7, rows * (2.8 * ratio + 0.35)), layout="constrained")
+        return figure, list(figure.subplots(rows, columns, squeeze=False).flatten()), None
+    ax.set_axis_off()
+    width, height = 0.9 / columns, 1 / rows
+    places = [(c * width, 1 - (r + 1) * height) for r in range(rows) for c in range(columns)]
+    panels = [ax.inset_axes((x, y, 0.92 * width, 0.85 * height)) for x, y in places]
+    return ax.figure, panels, ax.inset_axes((0.92, 0.1, 0.02, 0.8))

@@ -1,0 +1,154 @@
+"""Attention kinds side by side: trained on the same data with several seeds, in the tables of the thesis."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from regard._files import replacing
+from regard.vqa.baseline import majority, question_only
+from regard.vqa.evaluate import Evaluation, evaluate
+from regard.vqa.examples import Examples
+from regard.vqa.features import FeatureStore
+from regard.vqa.jobs import Job, run_jobs
+from regard.vqa.read import read_questions
+from regard.vqa.store import load_run
+from regard.vqa.tables import cell, table
+from regard.vqa.train import TrainSettings
+
+PRICES = (0.05, 0.1, 0.3, 1.0)  # lambda of test-MCA
+_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support", "focus", "modes", "area")
+
+
+@dataclass
+class Comparison:
+    """Results of every kind of attention: accuracies and qualities, a number for each seed."""
+
+    accuracy: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    quality: dict[str, dict[str, dict[str, list[float]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    )
+    components: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    order: dict[str, list[str]] = field(default_factory=dict)  # column names: answer types, question types
+
+    def add(self, name: str, found: Evaluation, unseen: Evaluation | None = None) -> None:
+        """One more seed of the row `name`."""
+        row = self.accuracy[name]
+        row["overall"].append(found.accuracy.overall)
+        for kind in (found.accuracy.by_answer_type, found.accuracy.by_question_type):
+            for column, value in kind.items():
+                row[column].append(value)
+        self.order["answers"] = sorted(found.accuracy.by_answer_type, key=("yes/no", "number", "other").index)
+        self.order["questions"] = list(found.accuracy.by_question_type)
+        if unseen is not None:
+            row["unseen pairs"].append(unseen.accuracy.overall)
+        for stratum, means in found.quality_means().items():
+            for measure, value in means.items():
+                self.quality[name][stratum][measure].append(value)
+        for k in range(1, 1 + max(found.components, default=0)):
+            self.components[name][f"K = {k}"].append(found.components.get(k, 0.0))
+
+    def tables(self) -> str:
+        """Accuracy by answer type, by family, attention quality by number of regions, chosen components."""
+
+        def rows(columns: Sequence[str]) -> dict[str, dict[str, str]]:
+            return {
+                name: {column: cell(row[column]) for column in columns if row.get(column)}
+                for name, row in self.accuracy.items()
+            }
+
+        parts = [
+            table("Accuracy in percent, by answer type", rows([*self.order["answers"], "overall", "unseen pairs"])),
+            table("Accuracy in percent, by family of questions", rows(self.order["questions"])),
+        ]
+        for stratum in ("one region", "several"):
+            measured = {
+                name: {m: cell(strata[stratum][m], 3) for m in _SHOWN}
+                for name, strata in self.quality.items()
+                if stratum in strata
+            }
+            if measured:
+                parts.append(table(f"Attention, questions with {stratum}", measured))
+        if self.quality:
+            families = {
+                name: {f: cell(strata[f]["mass"], 2) for f in self.order["questions"] if f in strata}
+                for name, strata in self.quality.items()
+            }
+            parts.append(table("Attention mass inside the region, by family of questions", families))
+        if self.components:
+            chosen = {name: {k: cell(v) for k, v in row.items()} for name, row in self.components.items()}
+            parts.append(table("Components, in percent of the questions", chosen))
+        return "\n\n".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers."""
+        return {"accuracy": self.accuracy, "quality": self.quality, "components": self.components}
+
+
+def compare(
+    out: Path,
+    data: Path,
+    features: Path,
+    settings: TrainSettings,
+    kinds: Sequence[str],
+    *,
+    seeds: int = 3,
+    workers: int = 2,
+    prices: Sequence[float] = PRICES,
+    test: str = "test",
+    unseen: str | None = "pairs",
+    progress: Callable[[float], None] | None = None,
+) -> Comparison:
+    """Train every kind with every seed (what is there is kept), evaluate on `test`, and write `results.json`.
+
+    Models with "continuous-softmax" are also evaluated with the number of components chosen at test time, for each of
+    `prices`: test-MCA. `unseen` names a split that the last column is for, or None.
+    """
+    jobs = [
+        Job(
+            out / f"{kind}-{seed}",
+            data,
+            features,
+            replace(settings, seed=seed, model=replace(settings.model, attention=kind)),
+        )
+        for seed in range(seeds)
+        for kind in kinds
+    ]
+    run_jobs(jobs, workers, progress)
+    store = FeatureStore.open(features)
+    result = Comparison()
+    for job in jobs:
+        run = load_run(job.out)
+        kind = job.settings.model.attention
+
+        def examples(split: str, run: Any = run) -> Examples:
+            return Examples(read_questions(data, split), store, run.words, run.answers, settings.model.tokens)
+
+        known, held = examples(test), examples(unseen) if unseen else None
+        new = evaluate(run.model, held, run.answers) if held else None
+        result.add(kind, evaluate(run.model, known, run.answers), new)
+        if kind == "continuous-softmax":
+            for price in prices:
+                name = f"mixture-selected-{price:g}"
+                found = evaluate(run.model, known, run.answers, name)
+                result.add(f"test-MCA, lambda {price:g}", found)
+    baselines(result, data, test)
+    with replacing(out / "results.json") as beside:
+        beside.write_text(json.dumps(result.to_json(), indent=1))
+    return result
+
+
+def baselines(result: Comparison, data: Path, test: str = "test") -> None:
+    """Add what the question alone and the commonest answers give."""
+    train, known = read_questions(data, "train").records, read_questions(data, test).records
+    for name, found in (("question only", question_only(train, known)), ("majority", majority(train, known))):
+        row = result.accuracy[name]
+        row["overall"].append(found.overall)
+        for column, value in (found.by_answer_type | found.by_question_type).items():
+            row[column].append(value)

@@ -1,0 +1,94 @@
+"""Evaluation: the official accuracy, and the quality of the attention, with any output attention."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from regard.vqa.examples import Examples
+from regard.vqa.mcan import MCAN
+from regard.vqa.metric import Accuracy, evaluate_answers
+from regard.vqa.quality import Quality, attention_map, concatenate, measure, mixture_modes
+from regard.vqa.records import Answers
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model does on a split: answers by question id, accuracy, quality of attention, chosen components."""
+
+    attention: str
+    predictions: dict[int | str, str]
+    accuracy: Accuracy
+    quality: Quality | None
+    components: dict[int, float]  # share of the examples in percent, by number of components; empty if not a mixture
+    regions: Tensor = field(repr=False)  # the number of regions of each example, -1 where it is not known
+    types: list[str] = field(repr=False)  # the question type of each example
+
+    def quality_means(self) -> dict[str, dict[str, float]]:
+        """Mean quality over all questions with regions, over those with one and with several, and by question type."""
+        if self.quality is None:
+            return {}
+        strata: dict[str, Tensor] = {
+            "all": self.regions > 0,
+            "one region": self.regions == 1,
+            "several": self.regions > 1,
+        }
+        for name in sorted(set(self.types)):
+            strata[name] = (self.regions > 0) & torch.tensor([t == name for t in self.types])
+        return {name: self.quality.mean(chosen) for name, chosen in strata.items() if bool(chosen.any())}
+
+
+@torch.no_grad()
+def evaluate(
+    model: MCAN, examples: Examples, answers: Answers, attention: str | None = None, *, batch: int = 256
+) -> Evaluation:
+    """Answer every example, with another output attention than the model was trained with if one is named."""
+    own, training = model.attention, model.training
+    if attention is not None and attention != own:
+        model.attention = attention
+    model.eval()
+    device = next(model.parameters()).device
+    predictions: dict[int | str, str] = {}
+    parts: list[Quality] = []
+    chosen: Counter[int] = Counter()
+    try:
+        for start in range(0, len(examples), batch):
+            indices = list(range(start, min(start + batch, len(examples))))
+            given = examples.batch(indices)
+            scores, looked = model(given["features"].to(device), given["words"].to(device))
+            for i, best in zip(indices, scores.argmax(-1).tolist(), strict=True):
+                predictions[examples.kept[i].id] = answers.known[best]
+            counts = mixture_modes(looked.density)
+            if counts is not None:
+                chosen.update(counts.tolist())
+            if examples.has_regions:
+                regions = examples.regions(indices)
+                cells = looked.weights.float().cpu().reshape(-1, *model.cells)
+                maps = attention_map(cells, looked.density, (regions.shape[1], regions.shape[2])).cpu()
+                parts.append(measure(maps, regions, model.cells))
+    finally:
+        kind = model.attention
+        if kind != own:
+            model.attention = own
+        model.train(training)
+    told = [
+        {
+            "question_id": r.id,
+            "answers": r.answers or ("",),
+            "answer_type": r.answer_type,
+            "question_type": r.question_type,
+        }
+        for r in examples.kept
+    ]
+    return Evaluation(
+        kind,
+        predictions,
+        evaluate_answers(predictions, told),
+        concatenate(parts) if parts else None,
+        {k: 100 * n / len(examples) for k, n in sorted(chosen.items())},
+        torch.tensor([-1 if r.regions is None else len(r.regions) for r in examples.kept]),
+        [r.question_type for r in examples.kept],
+    )

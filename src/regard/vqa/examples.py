@@ -1,0 +1,88 @@
+"""Examples to train and evaluate on: records with numbers for words and answers, features read from the store."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from regard._problem import Problem
+from regard.vqa.features import FeatureStore
+from regard.vqa.pixels import PixelStore
+from regard.vqa.records import Answers, Record, Records
+from regard.vqa.words import Words
+
+
+class Examples:
+    """The records of a split that have features, as batches: data for `regard.training.fit`.
+
+    Words and targets are kept as numbers, features stay on disk. Records without features are noted in
+    `records.skipped`.
+    """
+
+    def __init__(
+        self, records: Records, store: FeatureStore | PixelStore, words: Words, answers: Answers, length: int
+    ) -> None:
+        """`length` words of a question are read."""
+        records = records.keep_readable(words, length)
+        kept: list[Record] = []
+        for record in records.records:
+            if store.has(record.picture):
+                kept.append(record)
+            else:
+                sentence = f"question {record.id} of {records.name}: no features of {record.picture} in {store.folder}"
+                records.skipped.add("question whose picture has no features", sentence)
+        if not kept:
+            first = records.skipped.met[0][1] if records.skipped else "it is empty"
+            raise Problem(f"nothing is left of {records.name}: {first}. Check pictures, features and questions.")
+        self.records, self.kept, self.store = records, kept, store
+        self.words = torch.stack([words.encode(record.question, length) for record in kept])
+        self.size = len(answers)
+        targets = [answers.target(record) for record in kept]
+        self.target_rows = torch.cat([t.nonzero().flatten() for t in targets])
+        self.target_values = torch.cat([t[t > 0] for t in targets])
+        counts = torch.tensor([int((t > 0).sum()) for t in targets])
+        self.starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def batch(self, indices: list[int], epoch: int = 0) -> dict[str, Any]:
+        """Features (B, h, w, D), or pictures (B, 3, H, W) of a `PixelStore`; words (B, T), targets (B, A)."""
+        targets = torch.zeros(len(indices), self.size)
+        for row, i in enumerate(indices):
+            span = slice(int(self.starts[i]), int(self.starts[i + 1]))
+            targets[row, self.target_rows[span]] = self.target_values[span]
+        return {
+            "features": self.store[[self.kept[i].picture for i in indices]],
+            "words": self.words[indices],
+            "targets": targets,
+        }
+
+    @cached_property
+    def has_regions(self) -> bool:
+        """Whether the regions of the answers are known."""
+        return bool(self.records.objects) and any(record.regions is not None for record in self.kept)
+
+    def regions(self, indices: list[int]) -> Tensor:
+        """For each pixel whether the answer rests on it, (B, H, W); all False where there is no region."""
+        masks = []
+        for i in indices:
+            record = self.kept[i]
+            objects = _objects(self.records.objects[record.picture])
+            masks.append(numpy.isin(objects, record.regions or ()))
+        return torch.from_numpy(numpy.stack(masks))
+
+
+def _objects(path: Path) -> Any:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            return numpy.asarray(picture)
+    except OSError as error:
+        raise Problem(f"{path} cannot be read ({error}). Write the regions again.") from error

@@ -1,0 +1,201 @@
+"""Grid features on disk: made once by a backbone, read row by row without loading them all.
+
+A store is a folder:
+
+    features.bin    (pictures, h, w, D) float16, one row after the other
+    state.bin       a byte for each row: 0 not made yet, 1 made, 2 the picture cannot be read
+    store.json      names of the pictures in the order of the rows, shape, backbone, its fingerprint
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from regard._files import replacing
+from regard._problem import Problem
+from regard.backbones import Backbone
+from regard.pictures import read
+from regard.vqa.grids import grids, stamp
+from regard.vqa.records import Skipped
+
+WAITING, MADE, BROKEN = 0, 1, 2
+_RELEASE = 512  # rows that are read before their pages are given back
+
+
+@dataclass(frozen=True)
+class FeatureStore:
+    """Features that are stored: `store[names]` reads rows as float32, `store.has(name)` says whether it is there.
+
+    Rows are memory-mapped, and their pages are given back to the system from time to time, so that the memory of a
+    training run does not grow with the number of pictures.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    shape: tuple[int, int, int]  # height, width, D
+    backbone: str
+    fingerprint: str
+
+    @classmethod
+    def open(cls, folder: Path | str, expected: str | None = None) -> FeatureStore:
+        """The store in a folder; with `expected`, a Problem unless it was made by the backbone of that fingerprint."""
+        folder = Path(folder)
+        try:
+            said = json.loads((folder / "store.json").read_text())
+            store = cls(folder, tuple(said["names"]), tuple(said["shape"]), said["backbone"], said["fingerprint"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Problem(f"{folder} holds no features ({error}). Make them: regard features") from error
+        size = len(store.names) * store._row * 2
+        if not (folder / "features.bin").is_file() or (folder / "features.bin").stat().st_size != size:
+            raise Problem(f"{folder / 'features.bin'} does not have the {size} bytes that store.json says. Remake it.")
+        if expected is not None and store.fingerprint != expected:
+            raise Problem(
+                f"the features in {folder} were made by {store.backbone} (fingerprint {store.fingerprint}), and the "
+                f"model needs those of {expected}. Make them again: regard features"
+            )
+        return store
+
+    @property
+    def _row(self) -> int:
+        height, width, dim = self.shape
+        return height * width * dim
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The row of each picture."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def state(self) -> numpy.ndarray[Any, numpy.dtype[numpy.uint8]]:
+        """A byte for each row, as it is on disk now."""
+        return numpy.fromfile(self.folder / "state.bin", dtype=numpy.uint8)
+
+    def has(self, name: str) -> bool:
+        """Whether the features of this picture are there."""
+        return name in self.numbers and bool(self.state[self.numbers[name]] == MADE)
+
+    @cached_property
+    def _map(self) -> _Mapped:
+        return _Mapped(self.folder / "features.bin", len(self.names), self._row)
+
+    def __getitem__(self, names: Sequence[str]) -> Tensor:
+        """Rows, (len(names), h, w, D) float32."""
+        rows = self._map.rows([self.numbers[name] for name in names])
+        return torch.from_numpy(rows.astype(numpy.float32)).reshape(len(names), *self.shape)
+
+    def sample(self, count: int) -> Tensor:
+        """Rows spread over the store, (<= count, h, w, D), for statistics."""
+        made = [name for name in self.names if self.has(name)]
+        return self[made[:: max(1, len(made) // count)][:count]]
+
+
+class _Mapped:
+    """A file of float16 rows."""
+
+    def __init__(self, path: Path, rows: int, width: int) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            self.memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.array = numpy.frombuffer(self.memory, dtype=numpy.float16).reshape(rows, width)
+        self.read = 0
+
+    def rows(self, numbers: list[int]) -> numpy.ndarray[Any, numpy.dtype[numpy.float16]]:
+        taken: numpy.ndarray[Any, numpy.dtype[numpy.float16]] = self.array[numbers]
+        self.read += len(numbers)
+        if self.read >= _RELEASE:
+            self.read = 0
+            if hasattr(self.memory, "madvise"):
+                self.memory.madvise(mmap.MADV_DONTNEED)
+        return taken
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapped file stays in its process; another one maps it again.
+        return _Mapped, (self.path, *self.array.shape)
+
+
+def make_features(
+    folder: Path | str,
+    pictures: Mapping[str, Path | Tensor],
+    backbone: Backbone,
+    *,
+    name: str = "backbone",
+    stages: bool = False,
+    batch: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[FeatureStore, Skipped]:
+    """Run a backbone once over pictures (name to path, or to a tensor) and store the grids.
+
+    What an earlier run of the same backbone on the same pictures has made is kept; after a kill at most one batch is
+    made again. With `stages` the maps of all stages are stored, see `grids`. A picture that cannot be read is noted and
+    its row stays empty.
+    """
+    folder, names = Path(folder), tuple(pictures)
+    if not names:
+        raise Problem(f"there are no pictures to make features of for {folder}. Check where the pictures are.")
+    device = next(backbone.parameters()).device
+    training = backbone.training
+    backbone.eval()
+    skipped = Skipped()
+    try:
+        store = _start(folder, names, backbone, name, stages)
+        state = numpy.memmap(folder / "state.bin", dtype=numpy.uint8, mode="r+")
+        rows = numpy.memmap(folder / "features.bin", dtype=numpy.float16, mode="r+", shape=(len(names), store._row))
+        for row in numpy.flatnonzero(state == BROKEN):
+            skipped.add("picture that cannot be read", f"{names[int(row)]} (met before)")
+        waiting = [int(i) for i in numpy.flatnonzero(state == WAITING)]
+        for start in range(0, len(waiting), batch):
+            chosen, ready = waiting[start : start + batch], []
+            for i in chosen:
+                try:
+                    ready.append((i, backbone.prepare(_picture(pictures[names[i]])[None])))
+                except Problem as problem:
+                    skipped.add("picture that cannot be read", str(problem))
+                    state[i] = BROKEN
+            if ready:
+                with torch.inference_mode():
+                    made = grids(backbone, torch.cat([x for _, x in ready]).to(device), stages)
+                kept = [i for i, _ in ready]
+                rows[kept] = made.reshape(len(kept), -1).half().cpu().numpy()
+                rows.flush()
+                state[kept] = MADE
+            state.flush()
+            if progress:
+                progress(start + len(chosen), len(waiting))
+    finally:
+        backbone.train(training)
+    return FeatureStore.open(folder), skipped
+
+
+def _start(folder: Path, names: tuple[str, ...], backbone: Backbone, name: str, stages: bool) -> FeatureStore:
+    """Make the files, or find those of an earlier run that match."""
+    with torch.inference_mode():
+        size = backbone.preparation.size
+        like = next(backbone.parameters())
+        _, height, width, dim = grids(backbone, torch.zeros(1, 3, size, size, device=like.device), stages).shape
+    mark = stamp(backbone, stages)
+    if (folder / "store.json").is_file():
+        store = FeatureStore.open(folder, expected=mark)
+        if store.names == names and store.shape == (height, width, dim):
+            return store
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "features.bin").open("wb") as file:
+        file.truncate(len(names) * height * width * dim * 2)
+    (folder / "state.bin").write_bytes(bytes(len(names)))
+    said = {"names": names, "shape": [height, width, dim], "backbone": name, "fingerprint": mark, "dtype": "float16"}
+    with replacing(folder / "store.json") as beside:
+        beside.write_text(json.dumps(said))
+    return FeatureStore.open(folder)
+
+
+def _picture(source: Path | Tensor) -> Tensor:
+    return source if isinstance(source, Tensor) else read(source)

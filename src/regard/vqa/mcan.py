@@ -1,0 +1,191 @@
+"""The modular co-attention network (MCAN), encoder and decoder, with any attention inside and at the end.
+
+Legend: B batch, T words, L cells, D width of a feature, A answers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard import _check
+from regard._attend import Map
+from regard.affinity import Affinity, Dot
+from regard.maps.simplex import entmax, softmax, sparsemax
+from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
+from regard.vqa.output import BasisName, Looked, OutputAttention, check_attention
+from regard.wasserstein.affinities import GaussianW2
+
+FREQUENCIES = 4
+MAPS: dict[str, Map] = {"softmax": softmax, "sparsemax": sparsemax, "entmax": partial(entmax, alpha=1.5)}
+AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The sizes of a model; the defaults are those of the thesis (Table 6.1)."""
+
+    words: int = 300  # width of a word vector
+    tokens: int = 14  # words of a question that are read
+    width: int = 512
+    heads: int = 8
+    layers: int = 6
+    feed_forward: int = 2048
+    flat: int = 512  # width of the network that scores words and cells
+    fused: int = 1024
+    dropout: float = 0.1
+    norm_first: bool = False
+    coordinates: bool = True  # the original has none
+    attention: str = "discrete-softmax"
+    basis: BasisName = "gaussian"
+    map: Literal["softmax", "sparsemax", "entmax"] = "softmax"
+    affinity: Literal["dot", "wasserstein"] = "dot"
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        check_attention(self.attention)
+        _check.choice("map", self.map, tuple(MAPS))
+        _check.choice("affinity", self.affinity, tuple(AFFINITIES))
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dictionary."""
+        return asdict(self)
+
+
+def small(**changes: Any) -> ModelSettings:
+    """The small preset, for scenes and for processors without a graphics card.
+
+    >>> small(attention="mixture-2").layers
+    2
+    """
+    sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 2, "layers": 2, "feed_forward": 128, "flat": 64}
+    # Without dropout on the weights attention is one fused call; a few epochs on many questions need none.
+    return ModelSettings(**(sizes | {"fused": 128, "dropout": 0.0} | changes))
+
+
+class Answered(NamedTuple):
+    """What a model gives: scores (B, A) before the sigmoid, and what the output attention looked at."""
+
+    scores: Tensor
+    looked: Looked
+
+
+class MCAN(nn.Module):
+    """Questions and grids of features to scores of answers.
+
+    Text: word vectors, an LSTM, layers of self-attention. Picture: a linear layer on each cell (with the cell's
+    coordinates, if `settings.coordinates`), layers of self-attention, attention guided by the last layer of the text,
+    and feed-forward. The words are pooled by discrete attention, the cells by the output attention; the sum goes
+    through a norm and a linear layer. `loss` is the binary cross-entropy, summed over answers and examples.
+
+    `feature_mean` and `feature_scale` standardise the features, channel by channel; `standardise` sets them.
+
+    >>> model = MCAN(small(), vocabulary=50, answers=7, cells=(4, 4), features=32)
+    >>> scores, looked = model(torch.randn(2, 4, 4, 32), torch.randint(1, 50, (2, 14)))
+    >>> scores.shape, looked.weights.shape
+    (torch.Size([2, 7]), torch.Size([2, 16]))
+    """
+
+    feature_mean: Tensor
+    feature_scale: Tensor
+    place: Tensor
+
+    def __init__(
+        self, settings: ModelSettings, *, vocabulary: int, answers: int, cells: tuple[int, int], features: int
+    ) -> None:
+        """Make the layers for so many words and answers, a grid of cells, and features of this width."""
+        super().__init__()
+        self.settings, self.cells = settings, cells
+        s, d = settings, settings.width
+        self.embedding = nn.Embedding(vocabulary, s.words, padding_idx=0)
+        self.lstm = nn.LSTM(s.words, d, batch_first=True)
+        place = coordinates(*cells) if s.coordinates else torch.zeros(cells[0] * cells[1], 0)
+        self.register_buffer("place", place, persistent=False)
+        self.register_buffer("feature_mean", torch.zeros(features))
+        self.register_buffer("feature_scale", torch.ones(features))
+        self.cell = nn.Linear(features + place.shape[-1], d)
+        options: dict[str, Any] = {
+            "dropout": s.dropout,
+            "norm_first": s.norm_first,
+            "affinity": AFFINITIES[s.affinity],
+            "map": MAPS[s.map],
+        }
+        self.encoder = nn.ModuleList(
+            TransformerEncoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(s.layers)
+        )
+        self.decoder = nn.ModuleList(
+            TransformerDecoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(s.layers)
+        )
+        self.flat_text = AttentionPool(d, s.flat, out=s.fused, dropout=s.dropout)
+        self.flat_picture = OutputAttention(
+            d, cells, s.attention, basis=s.basis, hidden=s.flat, out=s.fused, dropout=s.dropout
+        )
+        self.norm = nn.LayerNorm(s.fused)
+        self.head = nn.Linear(s.fused, answers)
+
+    def forward(self, features: Tensor, words: Tensor) -> Answered:
+        """Features (B, h, w, D), or (B, L, D), and words (B, T) with zeros where a question has ended."""
+        x = features.flatten(1, -2).to(self.head.weight.dtype)
+        if x.shape[1] != math.prod(self.cells):
+            expected = f"{self.cells[0]} x {self.cells[1]} cells"
+            _check.complain("features", f"shape {tuple(features.shape)}", expected, "Make features of the same grid.")
+        x = (x - self.feature_mean) * self.feature_scale
+        x = self.cell(torch.cat([x, self.place.to(x).expand(len(x), -1, -1)], -1))
+        y, absent = self._read(words)
+        for decode in self.decoder:
+            x = decode(x, y, memory_key_padding_mask=absent)
+        looked: Looked = self.flat_picture(x)
+        told = self.flat_text(y, ~absent).context
+        return Answered(self.head(self.norm(told + looked.context)), looked)
+
+    def look_at_words(self, words: Tensor) -> Tensor:
+        """The attention on each word of questions (B, T): (B, T)."""
+        y, absent = self._read(words)
+        weights: Tensor = self.flat_text(y, ~absent).weights
+        return weights.squeeze(-2)
+
+    def _read(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """The last layer of the text (B, T, width), and where there is no word (B, T)."""
+        absent = words == 0
+        y, _ = self.lstm(self.embedding(words))
+        for encode in self.encoder:
+            y = encode(y, src_key_padding_mask=absent)
+        return y, absent
+
+    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Binary cross-entropy of scores (B, A) to soft targets (B, A), summed."""
+        return nn.functional.binary_cross_entropy_with_logits(scores, targets, reduction="sum")
+
+    def standardise(self, sample: Tensor) -> None:
+        """Set the mean and scale of the features from a sample of them, (..., D)."""
+        rows = sample.flatten(0, -2).float()
+        self.feature_mean.copy_(rows.mean(0))
+        self.feature_scale.copy_(1 / rows.std(0).clamp_min(1e-3))
+
+    @property
+    def attention(self) -> str:
+        """The kind of the output attention; set it to evaluate with another."""
+        return self.flat_picture.kind
+
+    @attention.setter
+    def attention(self, kind: str) -> None:
+        self.flat_picture.switch(kind)
+
+
+def coordinates(height: int, width: int) -> Tensor:
+    """Where each cell is, (height * width, 18): its centre in [-1, 1], and sines and cosines of it.
+
+    At unit scale from the start; that is what makes "where" learnable.
+
+    >>> coordinates(2, 2)[:, :2].tolist()
+    [[-0.5, -0.5], [0.5, -0.5], [-0.5, 0.5], [0.5, 0.5]]
+    """
+    y, x = ((torch.arange(n) + 0.5) / n * 2 - 1 for n in (height, width))
+    centre = torch.cartesian_prod(y, x).flip(-1)
+    waves = [f(2**k * math.pi / 2 * centre) for k in range(FREQUENCIES) for f in (torch.sin, torch.cos)]
+    return torch.cat([centre, *waves], -1)

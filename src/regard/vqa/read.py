@@ -1,0 +1,185 @@
+"""Reading questions: VQA-v2 as it is distributed, and plain JSONL or CSV files of one's own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from regard._files import replacing
+from regard._problem import Problem
+from regard.vqa.records import Record, Records, Skipped
+
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+def read_questions(source: Path | str, split: str = "train", pictures: Path | str | None = None) -> Records:
+    """The records of a split: of a folder in the form of VQA-v2, or of one JSONL or CSV file.
+
+    A folder has `*_{split}*_questions.json`, `*_{split}*_annotations.json` (not for test splits), and the pictures,
+    `COCO_{subtype}_000000000009.jpg`, in it or below, or in `pictures`. A JSONL or CSV file has for each question
+    `picture` (a path, from the file's folder), `question`, and `answer` or `answers` (a list; in CSV with | between);
+    also `id`, `answer_type`, `question_type` if wanted.
+
+    What is wrong with single records is noted in `skipped`, naming the record; what is wrong with a file is a Problem.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return read_vqa(path, split, pictures)
+    if not path.is_file():
+        raise Problem(
+            f"{source} is neither a folder nor a file. Give a folder in the form of VQA-v2, a JSONL or a CSV."
+        )
+    return read_own(path, pictures)
+
+
+def read_vqa(folder: Path, split: str, pictures: Path | str | None = None) -> Records:
+    """A split of VQA-v2, or of anything in its form."""
+    asked = _json(_find(folder, split, "questions"), "questions")
+    annotated = _find(folder, split, "annotations", needed=False)
+    subtype = str(asked.get("data_subtype", split))
+    # Test-dev asks about the pictures of the test split.
+    place = Path(pictures) if pictures else folder
+    found = {p.stem: p for p in _pictures_in(place, subtype.replace("test-dev", "test"))}
+    skipped = Skipped()
+    told: dict[Any, dict[str, Any]] = {}
+    if annotated:
+        questions = {q.get("question_id") for q in asked["questions"]}
+        for annotation in _json(annotated, "annotations")["annotations"]:
+            name = annotation.get("question_id")
+            if name in questions:
+                told[name] = annotation
+            else:
+                sentence = f"annotation of question {name} in {annotated.name}: there is no such question"
+                skipped.add("annotation without a question", sentence)
+    records = []
+    for q in asked["questions"]:
+        try:
+            name, text, picture = q["question_id"], str(q["question"]), int(q["image_id"])
+        except (KeyError, TypeError, ValueError):
+            skipped.add("question that is not whole", f"in {split}: {json.dumps(q)[:100]}")
+            continue
+        stem = f"COCO_{subtype.replace('test-dev', 'test')}_{picture:012d}"
+        if stem not in found:
+            skipped.add("question without a picture", f"question {name} of {split}: no picture {stem} in {place}")
+        elif annotated and name not in told:
+            skipped.add("question without an annotation", f"question {name} of {split} has none in {annotated.name}")
+        else:
+            records.append(_record(name, stem, text, told.get(name)))
+    objects = {p.stem: p for p in _pictures_in(place, subtype, "objects")}
+    return Records(split, records, found, skipped, objects)
+
+
+def read_own(path: Path, pictures: Path | str | None = None) -> Records:
+    """A JSONL or CSV file of one's own."""
+    place = Path(pictures) if pictures else path.parent
+    skipped, records, found = Skipped(), [], {}
+    rows = _csv(path) if path.suffix.lower() in (".csv", ".tsv") else _jsonl(path)
+    for number, row in rows:
+        where = f"{path.name}, line {number}"
+        if not row.get("picture") or "question" not in row:
+            skipped.add("line without picture or question", where)
+            continue
+        name = str(row["picture"])
+        if not (place / name).is_file():
+            skipped.add("question without a picture", f"{where}: no picture {place / name}")
+            continue
+        given = row.get("answers", row.get("answer", []))
+        answers = [given] if isinstance(given, (str, int, float)) else given
+        found[name] = place / name
+        records.append(
+            Record(
+                row.get("id") or number,
+                name,
+                str(row["question"]),
+                tuple(str(answer) for answer in answers or ()),
+                str(row.get("answer_type") or "other"),
+                str(row.get("question_type") or ""),
+            )
+        )
+    return Records(path.stem, records, found, skipped)
+
+
+def write_results(path: Path | str, answers: Iterable[tuple[int | str, str]]) -> Path:
+    """The file that the evaluation server takes: [{"question_id", "answer"}].
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_results(Path(folder) / "results.json", [(1, "yes")]).read_text()
+    '[{"question_id": 1, "answer": "yes"}]'
+    """
+    path = Path(path)
+    with replacing(path) as beside:
+        beside.write_text(json.dumps([{"question_id": name, "answer": answer} for name, answer in answers]))
+    return path
+
+
+def _record(name: Any, picture: str, text: str, told: dict[str, Any] | None) -> Record:
+    if told is None:
+        return Record(name, picture, text)
+    given = told.get("answers") or []
+    answers = tuple(str(a["answer"]) if isinstance(a, dict) else str(a) for a in given)
+    regions = tuple(told["regions"]) if "regions" in told else None
+    kind, question = str(told.get("answer_type", "other")), str(told.get("question_type", ""))
+    return Record(name, picture, text, answers, kind, question, regions)
+
+
+def _find(folder: Path, split: str, what: str, needed: bool = True) -> Path | None:
+    name = re.compile(rf"(.*_)?{re.escape(split)}(19|20)?\d*_{what}\.json")
+    found = sorted(p for p in folder.rglob(f"*{what}.json") if name.fullmatch(p.name))
+    if not found and needed:
+        raise Problem(f"{folder} has no file *_{split}_{what}.json. Give the folder of VQA-v2, and another split.")
+    return found[0] if found else None
+
+
+def _json(path: Path | None, what: str) -> dict[str, Any]:
+    assert path is not None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Problem(f"{path} cannot be read as JSON ({error}). Download it again.") from error
+    if not isinstance(content, dict) or not isinstance(content.get(what), list):
+        raise Problem(f'{path} has no list "{what}". Give a file as VQA-v2 has it.')
+    return content
+
+
+def _pictures_in(place: Path, subtype: str, below: str = "") -> Iterator[Path]:
+    """Pictures named for the subtype in `place` or in its folders; of `below` alone, or of no folder so named."""
+    for folder in (place, place / subtype, place / "images" / subtype, place / "images"):
+        folder = folder / below if below else folder
+        if folder.is_dir():
+            yield from (p for p in folder.glob(f"COCO_{subtype}_*") if p.suffix.lower() in _SUFFIXES)
+
+
+def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise Problem(f"{path}, line {number} is not JSON ({error}). Write one record on each line.") from error
+            if not isinstance(row, dict):
+                raise Problem(f'{path}, line {number} is not a record. Write {{"picture": ..., "question": ...}}.')
+            yield number, row
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines = csv.DictReader(_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    if not lines.fieldnames or not {"picture", "question"} <= set(lines.fieldnames):
+        raise Problem(f"{path} has no columns picture and question. Name them in its first line.")
+    for row in lines:
+        kept: dict[str, Any] = {k: v for k, v in row.items() if k and v}
+        if "answers" in kept:
+            kept["answers"] = [answer.strip() for answer in kept["answers"].split("|")]
+        kept.setdefault("question", "")
+        yield lines.line_num, kept
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"{path} cannot be read as text ({error}). Save it as UTF-8.") from error

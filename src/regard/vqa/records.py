@@ -1,0 +1,156 @@
+"""Records: a question about a picture, with the answers people gave. And what was wrong with those left out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard._problem import Problem
+from regard.vqa.metric import normalise, soft_target
+from regard.vqa.words import Words, tokens
+
+
+@dataclass(frozen=True)
+class Record:
+    """One question: id, the picture's name, the words, the answers (none where they are not known), types, regions.
+
+    `regions` are numbers of objects in the picture that the answer rests on, or None where that is not known.
+    """
+
+    id: int | str
+    picture: str
+    question: str
+    answers: tuple[str, ...] = ()
+    answer_type: str = "other"
+    question_type: str = ""
+    regions: tuple[int, ...] | None = None
+
+
+@dataclass
+class Skipped:
+    """What was left out or cut while reading, in the order it was met: a kind, and a sentence naming the record.
+
+    >>> skipped = Skipped(); skipped.add("empty question", "question 7 is empty")
+    >>> print(skipped)
+    Skipped: 1 empty question
+      question 7 is empty
+    """
+
+    met: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, kind: str, sentence: str) -> None:
+        """Note one."""
+        self.met.append((kind, sentence))
+
+    def __bool__(self) -> bool:
+        return bool(self.met)
+
+    def __str__(self) -> str:
+        """How many of each kind, and the first three of each by name."""
+        lines = []
+        for kind, count in Counter(kind for kind, _ in self.met).items():
+            sentences = [sentence for k, sentence in self.met if k == kind]
+            lines.append(f"Skipped: {count} {kind}")
+            lines += [f"  {sentence}" for sentence in sentences[:3]]
+            if count > 3:
+                lines.append(f"  ... and {count - 3} more")
+        return "\n".join(lines)
+
+
+@dataclass
+class Records:
+    """A split: records, where their pictures are, and what was skipped while reading."""
+
+    name: str
+    records: list[Record]
+    pictures: dict[str, Path]
+    skipped: Skipped = field(default_factory=Skipped)
+    objects: dict[str, Path] = field(default_factory=dict)  # pictures of object numbers, where there are any
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def keep_readable(self, words: Words, length: int) -> Records:
+        """Without questions that are empty; those that are cut, or with no known word, are noted and kept."""
+        kept = []
+        for record in self.records:
+            asked = tokens(record.question)
+            if not asked:
+                self.skipped.add("empty question", f"question {record.id} of {self.name} has no words")
+                continue
+            if len(asked) > 10 * length:
+                sentence = f"question {record.id} of {self.name} has {len(asked)} words, more than {10 * length}"
+                self.skipped.add("question that is too long", sentence)
+                continue
+            if not any(word in words.numbers for word in asked):
+                sentence = f"question {record.id} of {self.name} has no word that the model knows: {record.question!r}"
+                self.skipped.add("question in unknown words", sentence[:200])
+                continue
+            kept.append(record)
+        return Records(self.name, kept, self.pictures, self.skipped, self.objects)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers that a model can give.
+
+    >>> answers = Answers.of([Record(1, "a", "?", ("yes",) * 9 + ("no",)), Record(2, "b", "?", ("yes",) * 10)], above=2)
+    >>> answers.known, answers.target(Record(1, "a", "?", ("yes", "yes"))).tolist()
+    (('yes',), [1.0])
+    """
+
+    known: tuple[str, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[Record], above: int = 8) -> Answers:
+        """The answers given more than `above` times, as the official code writes them, the commonest first."""
+        counts = Counter(normalise(answer) for record in records for answer in record.answers)
+        common = sorted((answer for answer, n in counts.items() if n > above), key=lambda a: (-counts[a], a))
+        return cls(tuple(common))
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each answer."""
+        return {answer: i for i, answer in enumerate(self.known)}
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def target(self, record: Record) -> Tensor:
+        """Soft targets, (len(self),): 0, 0.3, 0.6, 0.9 or 1, by how many of ten gave the answer.
+
+        Fewer answers than ten count as if the same shares had been given by ten.
+        """
+        target = torch.zeros(len(self))
+        counts = Counter(normalise(answer) for answer in record.answers)
+        for answer, n in counts.items():
+            if answer in self.numbers:
+                target[self.numbers[answer]] = soft_target(round(10 * n / len(record.answers)))
+        return target
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash: vocabularies with the same one give the same numbers."""
+        return hashlib.sha256(json.dumps(self.known).encode()).hexdigest()[:16]
+
+
+def commonest(answers: Sequence[str]) -> str:
+    """The answer that most people gave, the first of equals."""
+    return Counter(answers).most_common(1)[0][0]
+
+
+def check_vocabulary(name: str, found: str, expected: str) -> None:
+    """A vocabulary is that of the run: else every number would mean another word."""
+    if found != expected:
+        raise Problem(
+            f"the vocabulary in {name} has fingerprint {found}, the model was trained with {expected}: it belongs to "
+            "another run. Put the right file back, or train again."
+        )

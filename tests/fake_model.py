@@ -1,0 +1,92 @@
+"""A model that answers at once and in a way that is easy to judge: it looks at the brightest cells.
+
+It keeps to what `regard.vqa` promises of a predictor, so that the page and the report are tested without training.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from regard import continuous as C
+from regard import sparsemax
+
+SIDE = 8
+CELLS = C.grid(SIDE, SIDE)
+KINDS = {"discrete": None, "continuous softmax": 1, "continuous sparsemax": 2, "2 components": 1, "TVmax": None}
+
+
+@dataclass(frozen=True)
+class FakePrediction:
+    question: str
+    answer: str
+    confidence: float
+    top: list
+    attention: str
+    weights: torch.Tensor
+    density: C.Density | None
+    effective: torch.Tensor
+    entropy: float
+    support_area: float
+    seconds: float = field(compare=False, default=0.0)
+
+    def to_json(self):
+        plain = {k: v for k, v in vars(self).items() if k not in ("weights", "effective", "density")}
+        density = None
+        if self.density is not None:
+            mixture = isinstance(self.density, C.Mixture)
+            part = self.density.parts if mixture else self.density
+            density = {
+                "alpha": getattr(part, "alpha", 1),
+                "mixing": self.density.mixing.tolist() if mixture else [1.0],
+                "mean": part.mean.reshape(-1, 2).tolist(),
+                "covariance": part.covariance.reshape(-1, 2, 2).tolist(),
+            }
+        return plain | {
+            "weights": self.weights.tolist(),
+            "effective_weights": self.effective.tolist(),
+            "density": density,
+        }
+
+
+class FakePredictor:
+    """`seconds` is how long an answer takes; `hold`, while set, keeps answers waiting."""
+
+    attentions = tuple(KINDS)
+
+    def __init__(self, seconds=0.0):
+        self.seconds, self.hold = seconds, threading.Event()
+        self.asked = 0
+
+    def ask(self, picture, question, attention=None):
+        assert picture.dtype == torch.uint8
+        assert picture.dim() == 3
+        self.asked += 1
+        deadline = time.monotonic() + 30
+        while self.hold.is_set() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(self.seconds)
+        attention = attention or "discrete"
+        grey = picture.float().mean(0, keepdim=True) / 255
+        weights = sparsemax(20 * torch.nn.functional.adaptive_avg_pool2d(grey, SIDE).flatten())
+        density = None
+        if attention == "2 components":
+            density = C.fit_mixture(weights, CELLS)
+        elif KINDS[attention]:
+            density = C.match_moments(weights, CELLS, KINDS[attention])
+        answer = "yes" if float(grey.mean()) > 0.5 else "no"
+        other = "no" if answer == "yes" else "yes"
+        return FakePrediction(
+            question,
+            answer,
+            0.75,
+            [(answer, 0.75), (other, 0.2), ("maybe", 0.05)],
+            attention,
+            weights.view(SIDE, SIDE),
+            density,
+            weights.view(SIDE, SIDE) * 1.1 - 0.001,
+            float(torch.special.entr(weights).sum()),
+            float((weights > 0).float().mean()),
+            self.seconds,
+        )

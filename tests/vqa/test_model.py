@@ -1,0 +1,107 @@
+"""MCAN: sizes of the thesis, every output attention on the same parameters, masks, coordinates, schedule."""
+
+import pytest
+import torch
+
+from regard.vqa.mcan import MCAN, ModelSettings, coordinates, small
+from regard.vqa.output import ATTENTIONS, OutputAttention, check_attention
+from regard.vqa.train import TrainSettings, thesis_schedule
+
+
+def tiny(**changes):
+    torch.manual_seed(0)
+    sizes = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8}
+    return MCAN(small(**(sizes | changes)), vocabulary=20, answers=5, cells=(4, 4), features=12)
+
+
+def test_sizes_of_the_thesis():
+    with torch.device("meta"):
+        model = MCAN(ModelSettings(coordinates=False), vocabulary=20000, answers=3129, cells=(14, 14), features=2048)
+    assert len(model.encoder) == len(model.decoder) == 6
+    parameters = sum(p.numel() for p in model.parameters()) - 20000 * 300
+    assert 50e6 < parameters < 60e6
+    assert model.cell.in_features == 2048
+    assert TrainSettings().epochs == 13
+
+
+def test_the_schedule_is_that_of_the_table():
+    """min(2.5 t 1e-5, 1e-4), a fifth at epochs 10 and 12, t from one."""
+    factor = thesis_schedule(per_epoch=7)
+    for epoch in range(1, 14):
+        expected = min(2.5e-5 * epoch, 1e-4) * 0.2 ** ((epoch >= 10) + (epoch >= 12))
+        for step in (7 * (epoch - 1), 7 * epoch - 1):
+            assert 1e-4 * factor(step) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+@pytest.mark.parametrize("basis", ["gaussian", "thesis-49"])
+def test_every_attention_learns_and_shares_its_parameters(kind, basis):
+    model = tiny(attention=kind, basis=basis)
+    names = {name: p.shape for name, p in tiny().named_parameters()}
+    assert {name: p.shape for name, p in model.named_parameters()} == names
+    scores, looked = model(torch.randn(3, 4, 4, 12), torch.randint(1, 20, (3, 14)))
+    model.loss(scores, torch.rand(3, 5)).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert (looked.density is None) == kind.startswith("discrete")
+
+
+def test_trained_with_one_attention_evaluated_with_another():
+    model = tiny().eval()
+    features, words = torch.randn(2, 4, 4, 12), torch.randint(1, 20, (2, 14))
+    before = model(features, words)
+    model.attention = "continuous-sparsemax"
+    other = model(features, words)
+    assert torch.allclose(other.looked.weights, before.looked.weights)
+    assert not torch.allclose(other.scores, before.scores)
+    model.attention = "discrete-softmax"
+    assert torch.equal(model(features, words).scores, before.scores)
+    # The context is the effective weights' expectation, whatever the kind.
+    pool = OutputAttention(6, (4, 4), "mixture-2").eval()
+    x = torch.randn(2, 16, 6)
+    looked = pool(x)
+    assert torch.allclose(looked.context, (looked.effective.unsqueeze(1) @ x).squeeze(1), atol=1e-5)
+
+
+def test_padding_changes_nothing():
+    model = tiny().eval()
+    features, words = torch.randn(1, 4, 4, 12), torch.tensor([[3, 4, 5]])
+    padded = torch.cat([words, torch.zeros(1, 6, dtype=torch.int64)], 1)
+    assert torch.allclose(model(features, words).scores, model(features, padded).scores, atol=1e-5)
+
+
+def test_coordinates_tell_cells_apart():
+    place = coordinates(3, 5)
+    assert place.shape == (15, 18)
+    assert place.abs().max() <= 1
+    assert len({tuple(row) for row in place.tolist()}) == 15
+    # Without them and without positions, a permutation of the cells gives the same answer.
+    model = tiny(coordinates=False).eval()
+    features, words = torch.randn(1, 16, 12), torch.randint(1, 20, (1, 5))
+    shuffled = features[:, torch.randperm(16)]
+    assert torch.allclose(model(features, words).scores, model(shuffled, words).scores, atol=1e-4)
+    model = tiny().eval()
+    assert not torch.allclose(model(features, words).scores, model(shuffled, words).scores, atol=1e-4)
+
+
+def test_other_maps_and_affinities_inside():
+    for change in ({"map": "sparsemax"}, {"map": "entmax"}, {"affinity": "wasserstein"}):
+        assert tiny(**change)(torch.randn(1, 4, 4, 12), torch.randint(1, 20, (1, 5))).scores.isfinite().all()
+
+
+def test_standardised_features():
+    model = tiny()
+    sample = torch.randn(50, 4, 4, 12) * torch.arange(1, 13) + 5
+    model.standardise(sample)
+    scaled = (sample - model.feature_mean) * model.feature_scale
+    assert torch.allclose(scaled.flatten(0, 2).std(0), torch.ones(12), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "mixture-0", "mixture-x", "discrete-mean", "continuous", ""])
+def test_unknown_attention(kind):
+    with pytest.raises(ValueError, match="attention"):
+        check_attention(kind)
+
+
+def test_wrong_grid():
+    with pytest.raises(ValueError, match="4 x 4 cells"):
+        tiny()(torch.randn(1, 5, 5, 12), torch.ones(1, 3, dtype=torch.int64))

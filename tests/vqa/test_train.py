@@ -1,0 +1,215 @@
+"""Training end to end at a tiny size: it learns, resumes bit for bit after kill -9, stops early, and can be asked."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from regard._problem import Problem
+from regard.backbones import make_backbone, save_backbone
+from regard.scenes import Scenes, write_scenes
+from regard.training import latest
+from regard.vqa.evaluate import evaluate
+from regard.vqa.examples import Examples
+from regard.vqa.features import FeatureStore, make_features
+from regard.vqa.judge import judge
+from regard.vqa.mcan import small
+from regard.vqa.pixels import PixelStore
+from regard.vqa.predict import Predictor
+from regard.vqa.read import read_questions
+from regard.vqa.store import load_run
+from regard.vqa.train import small_training, train
+
+TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8, "dropout": 0.1}
+
+
+def settings(**changes):
+    model = small(**(TINY | changes.pop("model", {})))
+    return small_training(**({"model": model, "epochs": 2, "batch": 32, "above": 2} | changes))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Scenes, a backbone and features."""
+    folder = tmp_path_factory.mktemp("vqa")
+    for split, count in (("train", 40), ("val", 10)):
+        write_scenes(Scenes(split, count, size=32), folder / "scenes")
+    torch.manual_seed(0)
+    save_backbone(make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2), folder / "backbone")
+    from regard.backbones import load_backbone
+
+    pictures = {}
+    for split in ("train", "val"):
+        pictures |= read_questions(folder / "scenes", split).pictures
+    make_features(folder / "features", pictures, load_backbone(folder / "backbone"), name=str(folder / "backbone"))
+    return folder
+
+
+def run(place, out, split="train", **changes):
+    records, store = read_questions(place / "scenes", split), FeatureStore.open(place / "features")
+    validation = read_questions(place / "scenes", "val")
+    return train(out, records, store, settings(**changes), validation=validation, progress=False)
+
+
+def test_trains_evaluates_and_answers(place, tmp_path):
+    trained = run(place, tmp_path, epochs=4)
+    assert 0 < trained.evaluation.accuracy.overall < 100
+    assert set(trained.evaluation.accuracy.by_answer_type) == {"yes/no", "number", "other"}
+    means = trained.evaluation.quality_means()
+    assert {"all", "one region", "several", "where"} <= set(means)
+    assert 0 < means["one region"]["mass"] < 1
+    loss = [float(row.split(",")[1]) for row in (tmp_path / "log.csv").read_text().splitlines()[1:]]
+    assert loss[-1] < loss[0]
+
+    predictor = Predictor.load(tmp_path)
+    picture = Scenes("val", 1, size=32).picture(0)
+    prediction = predictor.ask(picture, "What colour is the ring?")
+    assert prediction.answer in predictor.answers.known
+    assert prediction.confidence == prediction.top[0][1] >= prediction.top[1][1]
+    assert prediction.weights.shape == prediction.effective.shape == predictor.model.cells
+    assert sum(weight for _, weight in prediction.words) == pytest.approx(1, abs=1e-4)
+    for kind in predictor.attentions:
+        told = predictor.ask(picture, "What colour is the ring?", kind).to_json()
+        assert json.loads(json.dumps(told))["attention"] == kind
+        assert (told["density"] is None) == kind.startswith("discrete")
+        assert 0 < told["support_area"] <= 1
+    with pytest.raises(Problem, match="empty"):
+        predictor.ask(picture, " ?")
+    with pytest.raises(Problem, match="knows no word"):
+        predictor.ask(picture, "这是什么")
+
+    # What is asked is what was evaluated: the same answers from pictures as from stored features.
+    validation = read_questions(place / "scenes", "val")
+    asked = {
+        r.id: predictor.ask(
+            Scenes("val", 10, size=32).picture(int(r.picture[-4:])), r.question, "discrete-softmax"
+        ).answer
+        for r in validation.records[:10]
+    }
+    assert asked == {i: trained.evaluation.predictions[i] for i in asked}
+
+
+def test_evaluated_with_another_attention(place, tmp_path):
+    run(place, tmp_path, model={"attention": "continuous-softmax"})
+    trained = load_run(tmp_path)
+    examples = Examples(
+        read_questions(place / "scenes", "val"),
+        FeatureStore.open(place / "features", trained.backbone_fingerprint),
+        trained.words,
+        trained.answers,
+        14,
+    )
+    own = evaluate(trained.model, examples, trained.answers)
+    chosen = evaluate(trained.model, examples, trained.answers, "mixture-selected-0.05")
+    assert (own.attention, chosen.attention) == ("continuous-softmax", "mixture-selected-0.05")
+    assert trained.model.attention == "continuous-softmax"
+    assert sum(chosen.components.values()) == pytest.approx(100)
+    assert not own.components
+
+
+def test_judged_on_every_split(place, tmp_path):
+    run(place, tmp_path / "run")
+    said = judge(tmp_path / "run", place / "scenes", ["continuous-softmax"], tmp_path / "numbers")
+    assert "== val: " in said
+    assert "trained with discrete-softmax" in said
+    assert "mixture-selected" in said
+    results = json.loads((tmp_path / "numbers" / "val_results.json").read_text())
+    assert len(results) == len(read_questions(place / "scenes", "val"))
+    # Pictures that the stored features do not hold: features are made.
+    picture = next(iter(read_questions(place / "scenes", "val").pictures.values()))
+    shutil.copy(picture, tmp_path / "new.png")
+    row = {"picture": "new.png", "question": "What colour is the ring?", "answer": "red"}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row))
+    assert "== own: 1 questions" in judge(tmp_path / "run", tmp_path / "own.jsonl", [])
+    with pytest.raises(Problem, match="none of the splits"):
+        judge(tmp_path / "run", tmp_path)
+
+
+def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):
+    run(place, tmp_path)
+    path = tmp_path / "vocabulary.json"
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps(said | {"answers": said["answers"][::-1]}))
+    with pytest.raises(Problem, match="belongs to another run"):
+        load_run(tmp_path)
+    path.write_text("{")
+    with pytest.raises(Problem, match="cannot be read"):
+        load_run(tmp_path)
+    path.write_text(json.dumps(said))
+    save_backbone(make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2), tmp_path / "backbone")
+    with pytest.raises(Problem, match="trained on features of"):
+        Predictor.load(tmp_path)
+    with pytest.raises(Problem, match="no checkpoint"):
+        load_run(tmp_path / "none")
+
+
+def test_end_to_end(place, tmp_path):
+    records = read_questions(place / "scenes", "train")
+    torch.manual_seed(0)
+    backbone = make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2)
+    before = {name: p.clone() for name, p in backbone.named_parameters()}
+    store = PixelStore(records.pictures, backbone, "small")
+    train(tmp_path, records, store, settings(epochs=1), progress=False)
+    moved = load_run(tmp_path).load_backbone()
+    assert all(not torch.equal(p, before[name]) for name, p in moved.named_parameters())
+    assert "== val" in judge(tmp_path, place / "scenes", [])
+    assert Predictor.load(tmp_path).ask(Scenes("val", 1, size=32).picture(0), "What colour is the ring?").answer
+    with pytest.raises(Problem, match="without"):
+        train(tmp_path, records, store, settings(), validation=records)
+
+
+def test_stops_early(place, tmp_path):
+    trained = run(place, tmp_path, epochs=9, lr=1e-12, patience=1)
+    assert trained.stopped_early
+    assert latest(tmp_path).step == 2 * (len(read_questions(place / "scenes", "train")) // 32)
+
+
+def test_says_what_it_skipped(place, tmp_path):
+    records = read_questions(place / "scenes", "train")
+    records.pictures.pop(records.records[0].picture)
+    import dataclasses
+
+    records.records[3] = dataclasses.replace(records.records[3], question="")
+    records.records[5] = dataclasses.replace(records.records[5], picture="unknown")
+    trained = train(tmp_path, records, FeatureStore.open(place / "features"), settings(epochs=1), progress=False)
+    assert "question 3 of train has no words" in trained.skipped
+    assert "question 5 of train: no features of unknown" in trained.skipped
+    with pytest.raises(Problem, match="more than 1000000 times"):
+        run(place, tmp_path / "b", above=1_000_000)
+
+
+CHILD = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_train import run
+run(Path({place!r}), Path({out!r}), epochs=3)
+"""
+
+
+def test_killed_and_resumed_bit_for_bit(place, tmp_path):
+    code = CHILD.format(tests=os.path.dirname(__file__), place=str(place), out=str(tmp_path / "killed"))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    deadline = time.monotonic() + 120
+    while latest(tmp_path / "killed") is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    stopped = latest(tmp_path / "killed")
+    assert stopped is not None
+    for out in ("killed", "whole"):
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        run(place, tmp_path / out, epochs=3)
+        torch.set_num_threads(threads)
+    killed, whole = (latest(tmp_path / out) for out in ("killed", "whole"))
+    assert killed.step == whole.step > 0
+    a, b = killed.weights(), whole.weights()
+    assert all(torch.equal(a[name], b[name]) for name in a)
