@@ -124,6 +124,13 @@ def test_the_edge_of_a_bounded_support_is_thick_and_where_the_support_ends():
     assert not ellipses(show.density(None, C.match_moments(weights().flatten(), CELLS, 1)).axes[0])
 
 
+def test_a_batch_of_one_is_one_density():
+    mixtures = [C.fit_mixture(w, CELLS, alpha=2) for w in (weights().flatten(), weights().flatten()[None])]
+    one, batch = (show.density(None, m).axes[0] for m in mixtures)
+    assert [e.get_center() for e in ellipses(one)] == [e.get_center() for e in ellipses(batch)]
+    assert len(ellipses(batch)) == 2
+
+
 def test_every_component_that_takes_part_has_its_outline_and_share():
     parts = C.Gaussian(torch.tensor([[0.2, 0.2], [0.5, 0.5], [0.8, 0.8]]), 0.01 * torch.eye(2).expand(3, 2, 2))
     ax = show.density(None, C.Mixture(torch.tensor([0.75, 0.0, 0.25]), parts)).axes[0]

@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 
-COMMANDS = ("demo", "scenes")  # modules of this package, each with a function add(app)
+COMMANDS = ("demo", "explore", "scenes")  # modules of this package, each with a function add(app)
 
 
 def main() -> None:
