@@ -128,8 +128,11 @@ function tell() {
     ["time of the model", (1000 * data.seconds).toFixed(0) + " ms"],
   ]);
   const top = Math.max(1e-9, ...(data.words || []).map(w => w.weight));
-  $("words").replaceChildren(...(data.words || []).map(({ word, weight }) =>
-    make("span", { style: `--share: ${(70 * weight / top).toFixed(0)}%`, title: percent(weight, 1) }, word)));
+  $("words").replaceChildren(...(data.words || []).map(({ word, weight }) => {
+    const shown = make("span", { title: percent(weight, 1) }, word);
+    shown.style.setProperty("--share", (70 * weight / top).toFixed(0) + "%");
+    return shown;
+  }));
   $("ask-json").textContent = text;
 }
 

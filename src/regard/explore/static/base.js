@@ -88,7 +88,7 @@ export function sliders(place, settings, changed, prefix) {
     });
     input.value = scale(values[name]);
     show();
-    place.append(make("label", {}, s.label, out, input));
+    place.append(make("label", { for: input.id }, s.label, out, input));
   }
   return values;
 }
