@@ -1,48 +1,22 @@
-"""The demonstration runs, writes a picture, and its figures say what the maps promise."""
+"""The demonstration at a tiny size: everything is made once, and used again."""
 
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-import torch
-from PIL import Image
-
-from regard.demo import COLUMNS, ROWS, demo, weigh
+from regard.demo import KINDS, DemoSettings, demo
 
 
-def test_weights_are_what_the_maps_promise():
-    torch.manual_seed(0)
-    shown = {m.name: m for m in weigh(torch.rand(3, 300, 450))}
-    for m in shown.values():
-        assert m.weights.shape == (ROWS, COLUMNS)
-        assert float(m.weights.sum()) == pytest.approx(1, abs=1e-5)
-    assert shown["softmax"].support == 1
-    assert shown["sparsemax"].support < shown["entmax 1.5"].support < 1
-    assert shown["TVmax 0.2"].variation < shown["TVmax 0.05"].variation < shown["sparsemax"].variation
-
-
-def test_writes_a_picture(tmp_path):
-    result = demo(tmp_path / "new folder" / "maps.png")
-    with Image.open(result.picture) as picture:
-        assert picture.width == 2 * picture.height
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 1000
-    assert [p.name for p in result.picture.parent.iterdir()] == ["maps.png"]
-    assert result.table().count("\n") == 5
-
-
-def test_command_line(tmp_path):
-    def run(*arguments):
-        command = [Path(sys.executable).parent / "regard", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    done = run("demo", "--out", str(tmp_path / "maps.png"))
-    assert done.returncode == 0, done.stderr
-    assert str(tmp_path / "maps.png") in done.stdout
-    assert "sparsemax" in done.stdout
-    (tmp_path / "file").touch()
-    failed = run("demo", "--out", str(tmp_path / "file" / "maps.png"))
-    assert failed.returncode == 1
-    assert failed.stderr.startswith("regard: cannot write")
-    assert "Traceback" not in failed.stderr
-    assert "demo" in run("--help").stdout
+def test_from_nothing_to_a_report_and_again(tmp_path, capsys):
+    settings = DemoSettings({"train": 24, "val": 4, "test": 6, "pairs": 4}, pretraining_steps=2, epochs=1, entries=2)
+    made = demo(tmp_path / "demo", settings)
+    assert set(made.accuracy) == set(KINDS)
+    assert all(0 <= value <= 100 for value in made.accuracy.values())
+    assert "question only" in made.table
+    assert made.report.read_text().startswith("<!")
+    said = capsys.readouterr().err
+    for step in ("drawing scenes", "pretraining", "storing features", "training", "report"):
+        assert step in said
+    weights = sorted((tmp_path / "demo" / "models").rglob("model.safetensors"))
+    before = [path.stat().st_mtime_ns for path in weights]
+    again = demo(tmp_path / "demo", settings, quiet=True)
+    assert again.accuracy == made.accuracy
+    assert "backbone" in again.reused
+    assert [path.stat().st_mtime_ns for path in weights] == before
+    assert capsys.readouterr().err == ""

@@ -1,134 +1,187 @@
-"""The demonstration: one patch of a photograph attends to all patches, under each map."""
+"""The main job, from nothing to answers: scenes, a backbone that learned without labels, two models, a report."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from functools import partial
-from importlib.resources import as_file, files
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from regard._attend import Map, attention_weights
 from regard._files import replacing
-from regard.affinity import Dot
-from regard.maps.simplex import entmax, softmax, sparsemax
-from regard.maps.structured import tvmax
+from regard.scenes import SPLITS, Scenes, write_scenes
 
-ROWS, COLUMNS = 20, 30  # patches of 15 x 15 pixels
-QUERY = (7, 10)  # row and column of the patch that asks: an eye of the cat
+KINDS = ("discrete-softmax", "continuous-softmax")
+COUNTS = {"train": 2500, "val": 200, "test": 400, "pairs": 200}
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One map on the photograph: its weights on the grid of patches, and what they amount to."""
+class DemoSettings:
+    """How large the demonstration is; the defaults take about five minutes on two cores."""
 
-    name: str
-    weights: Tensor  # (ROWS, COLUMNS)
+    scenes: dict[str, int]
+    pretraining_steps: int
+    epochs: int
+    entries: int = 12  # questions in the report
 
-    @property
-    def support(self) -> float:
-        """Share of the patches with a weight above zero."""
-        return float((self.weights > 0).double().mean())
-
-    @property
-    def entropy(self) -> float:
-        """Shannon entropy in bits; log2 of the number of patches when all weigh the same."""
-        return float(torch.special.entr(self.weights.double()).sum()) / math.log(2)
-
-    @property
-    def variation(self) -> float:
-        """Total variation over the grid: how ragged the weights are."""
-        p = self.weights.double()
-        return float(p.diff(dim=0).abs().sum() + p.diff(dim=1).abs().sum())
+    @classmethod
+    def usual(cls) -> DemoSettings:
+        """What `make demo` runs."""
+        return cls(dict(COUNTS), 120, 8)
 
 
 @dataclass(frozen=True)
 class Demo:
     """What the demonstration made."""
 
-    picture: Path
-    maps: list[Shown]
-
-    def table(self) -> str:
-        """The figures under the picture."""
-        lines = [f"{'map':<14}{'patches in support':>20}{'entropy (bits)':>16}{'total variation':>17}"]
-        lines += [f"{m.name:<14}{m.support:>19.1%} {m.entropy:>16.2f}{m.variation:>17.3f}" for m in self.maps]
-        return "\n".join(lines)
-
-
-def demo(out: Path) -> Demo:
-    """Weigh the patches for one query patch under each map, draw that over the photograph, write it to `out`."""
-    image = _photograph()
-    maps = weigh(image)
-    out = out.resolve()
-    _draw(image, maps, out)
-    return Demo(out, maps)
+    out: Path
+    table: str
+    accuracy: dict[str, float]
+    question_only: float
+    report: Path
+    seconds: float
+    reused: list[str]
 
 
-def weigh(image: Tensor) -> list[Shown]:
-    """The weights of the query patch on all patches of a picture (3, H, W) with values in [0, 1]."""
-    features = _describe(image)
-    query = features[QUERY[0] * COLUMNS + QUERY[1]].unsqueeze(0)
-    maps: dict[str, Map] = {
-        "softmax": softmax,
-        "entmax 1.5": entmax,
-        "sparsemax": sparsemax,
-        "TVmax 0.05": partial(tvmax, gamma=0.05, shape=(ROWS, COLUMNS)),
-        "TVmax 0.2": partial(tvmax, gamma=0.2, shape=(ROWS, COLUMNS)),
-    }
-    return [
-        Shown(name, attention_weights(query, features, Dot(1.0), map).reshape(ROWS, COLUMNS))
-        for name, map in maps.items()
-    ]
+def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, quiet: bool = False) -> Demo:
+    """Run everything that is not there yet into the folder `out`; see the steps below.
+
+    Scenes are drawn; a small backbone is pretrained on them with SwAV, without labels; its features are stored; two
+    models are trained side by side, with discrete and with continuous output attention; they are evaluated on scenes
+    that they have not seen, and a report shows what they looked at.
+    """
+    settings = settings or DemoSettings.usual()
+    out, began = out.resolve(), time.monotonic()
+    say = _Say(quiet, settings)
+    reused: list[str] = []
+    if _settings_changed(out, settings):
+        reused.append("nothing: other settings")
+    data = out / "scenes"
+    with say.step("drawing scenes"):
+        for split in SPLITS:
+            write_scenes(Scenes(split, settings.scenes[split]), data)
+    features = _features(out, data, settings, say, reused)
+    comparison = _train(out, data, features, settings, say, workers)
+    with say.step("writing the report"):
+        report = _report(out, data, settings)
+    accuracy = {kind: comparison.accuracy[kind]["overall"][0] for kind in KINDS}
+    blind = comparison.accuracy["question only"]["overall"][0]
+    table = comparison.tables()
+    with replacing(out / "table.txt") as beside:
+        beside.write_text(table + "\n")
+    return Demo(out, table, accuracy, blind, report, time.monotonic() - began, reused)
 
 
-def _describe(image: Tensor) -> Tensor:
-    """A unit vector for each patch (ROWS * COLUMNS, d): its brightness and two opponent colours."""
-    red, green, blue = image
-    bright = (red + green + blue) / 3
-    colours = torch.stack([bright, (red - green) / (bright + 0.05), ((red + green) / 2 - blue) / (bright + 0.05)])
-    cells = torch.nn.functional.adaptive_avg_pool2d(colours, (ROWS, COLUMNS)).flatten(1).T
-    cells = (cells - cells.mean(0)) / cells.std(0)
-    return torch.nn.functional.normalize(cells, dim=-1)
+def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: list[str]) -> Path:
+    from regard.backbones import load_backbone, make_backbone, save_backbone
+    from regard.swav import pretrain
+    from regard.vqa.features import make_features
+    from regard.vqa.read import read_questions
 
-
-def _photograph() -> Tensor:
-    import numpy
-    from PIL import Image
-
-    with as_file(files("regard") / "assets" / "cat.jpg") as path, Image.open(path) as picture:
-        pixels = numpy.asarray(picture.convert("RGB"), dtype=numpy.float32) / 255
-    return torch.from_numpy(pixels).permute(2, 0, 1)
-
-
-def _draw(image: Tensor, maps: list[Shown], out: Path) -> None:
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    height, width = image.shape[1:]
-    figure = Figure(figsize=(12, 6), layout="constrained")
-    axes = figure.subplots(2, -(-(len(maps) + 1) // 2)).flatten()
-    grey = image.mean(0).numpy()
-    for ax in axes:
-        ax.set_axis_off()
-    for ax, shown in zip(axes, [None, *maps], strict=False):
-        if shown is None:
-            ax.imshow(image.permute(1, 2, 0).numpy())
-            ax.set_title("the patch that asks")
-        else:
-            ax.imshow(grey, cmap="gray", vmin=-0.2, vmax=1.6)
-            relative = (shown.weights / shown.weights.max()).numpy()
-            seen = (0.4 + 0.6 * relative) * (relative > 0)
-            drawn = ax.imshow(
-                relative, cmap="viridis", vmin=0, vmax=1, alpha=seen, extent=(0, width, height, 0), zorder=2
+    folder = out / "backbone"
+    if (folder / "config.json").is_file():
+        reused.append("backbone")
+    else:
+        with say.step(f"pretraining a backbone with SwAV, {settings.pretraining_steps} steps"):
+            pictures = Scenes("train", settings.scenes["train"]).pictures
+            kept = pretrain(
+                pictures,
+                preset="scenes",
+                out=out / "swav",
+                steps=settings.pretraining_steps,
+                prototypes=min(60, len(pictures)),
+                progress=not say.quiet,
             )
-            ax.set_title(f"{shown.name}: {shown.support:.0%} of the patches")
-        corner = (QUERY[1] * width / COLUMNS, QUERY[0] * height / ROWS)
-        box = Rectangle(corner, width / COLUMNS, height / ROWS, fill=False, edgecolor="cyan", linewidth=2, zorder=3)
-        ax.add_patch(box)
-    figure.colorbar(drawn, ax=axes, shrink=0.6, label="weight, relative to the largest of its map")
-    with replacing(out) as beside:
-        figure.savefig(beside, dpi=100, format=out.suffix.lstrip(".") or "png")
+            save_backbone(make_backbone(str(kept), size=Scenes("train", 1).size), folder)
+    with say.step("storing features"):
+        found: dict[str, Path] = {}
+        for split in SPLITS:
+            found |= read_questions(data, split).pictures
+        make_features(out / "features", found, load_backbone(folder), name=str(folder), stages=True)
+    return out / "features"
+
+
+def _train(out: Path, data: Path, features: Path, settings: DemoSettings, say: _Say, workers: int) -> Any:
+    from regard.vqa.compare import compare
+    from regard.vqa.train import small_training
+
+    with say.step(f"training {' and '.join(KINDS)}, {settings.epochs} epochs") as bar:
+        return compare(
+            out / "models",
+            data,
+            features,
+            replace(small_training(), epochs=settings.epochs),
+            KINDS,
+            seeds=1,
+            workers=workers,
+            prices=(0.1,),
+            progress=bar,
+        )
+
+
+def _report(out: Path, data: Path, settings: DemoSettings) -> Path:
+    """Questions of every family from the test split, asked of both models."""
+    from regard.pictures import read
+    from regard.report import Entry, write_report
+    from regard.vqa.predict import Predictor
+    from regard.vqa.read import read_questions
+
+    records = read_questions(data, "test")
+    predictors = {kind: Predictor.load(out / "models" / f"{kind}-0") for kind in KINDS}
+    entries = []
+    for record in records.records[:: max(1, len(records) // settings.entries)][: settings.entries]:
+        picture = read(records.pictures[record.picture])
+        asked = [predictor.ask(picture, record.question) for predictor in predictors.values()]
+        # The continuous model again, with what else it can do.
+        asked += [predictors[KINDS[1]].ask(picture, record.question, kind) for kind in ("mixture-2",)]
+        entries.append(Entry(picture, f"{record.question} ({record.answers[0]})", asked))
+    return write_report(out / "report.html", entries, "What the models looked at")
+
+
+def _settings_changed(out: Path, settings: DemoSettings) -> bool:
+    """Whether what is in `out` was made with other settings; it is then made again."""
+    import shutil
+
+    path = out / "settings.json"
+    now = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "epochs": settings.epochs})
+    changed = path.is_file() and path.read_text() != now
+    if changed:
+        for part in ("scenes", "swav", "backbone", "features", "models"):
+            shutil.rmtree(out / part, ignore_errors=True)
+    with replacing(path) as beside:
+        beside.write_text(now)
+    return changed
+
+
+class _Say:
+    """What is going on, with a bar and the time that is left, on standard error."""
+
+    def __init__(self, quiet: bool, settings: DemoSettings) -> None:
+        self.quiet, self.settings = quiet, settings
+        self.terminal = sys.stderr.isatty()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Callable[[float], None]]:
+        began = last = time.monotonic()
+        self._write(f"{name} ...\n")
+
+        def bar(share: float) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last < (0.5 if self.terminal else 15) or share <= 0:
+                return
+            last = now
+            left = (now - began) * (1 - share) / share
+            blocks = "#" * round(30 * share)
+            self._write(f"\r  [{blocks:<30}] {share:4.0%}, about {left:.0f} s left", "" if self.terminal else "\n")
+
+        yield bar
+        self._write(f"{chr(13) if self.terminal else ''}  {name}: {time.monotonic() - began:.0f} s{' ' * 30}\n")
+
+    def _write(self, text: str, end: str = "") -> None:
+        if not self.quiet:
+            sys.stderr.write(text + end)
+            sys.stderr.flush()

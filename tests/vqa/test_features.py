@@ -38,6 +38,16 @@ def test_rows_are_what_the_backbone_gives(tmp_path, backbone):
     assert torch.equal(pickle.loads(pickle.dumps(store))[["picture 1"]], store[["picture 1"]])
 
 
+def test_all_stages(tmp_path, backbone):
+    store, _ = make_features(tmp_path, pictures(2), backbone, stages=True)
+    assert store.shape == (16, 16, 12)
+    assert store.fingerprint == fingerprint(backbone) + "-stages"
+    last, _ = make_features(tmp_path / "last", pictures(2), backbone)
+    assert torch.equal(store[list(store.names)][..., 4:], last[list(store.names)])
+    with pytest.raises(Problem, match="needs those of"):
+        FeatureStore.open(tmp_path, expected=fingerprint(backbone))
+
+
 def test_goes_on_where_it_was_stopped(tmp_path, backbone):
     some = pictures(6)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from regard.training import latest
 from regard.vqa.evaluate import evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
+from regard.vqa.judge import judge
 from regard.vqa.mcan import small
+from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
 from regard.vqa.store import load_run
@@ -110,6 +113,24 @@ def test_evaluated_with_another_attention(place, tmp_path):
     assert not own.components
 
 
+def test_judged_on_every_split(place, tmp_path):
+    run(place, tmp_path / "run")
+    said = judge(tmp_path / "run", place / "scenes", ["continuous-softmax"], tmp_path / "numbers")
+    assert "== val: " in said
+    assert "trained with discrete-softmax" in said
+    assert "mixture-selected" in said
+    results = json.loads((tmp_path / "numbers" / "val_results.json").read_text())
+    assert len(results) == len(read_questions(place / "scenes", "val"))
+    # Pictures that the stored features do not hold: features are made.
+    picture = next(iter(read_questions(place / "scenes", "val").pictures.values()))
+    shutil.copy(picture, tmp_path / "new.png")
+    row = {"picture": "new.png", "question": "What colour is the ring?", "answer": "red"}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row))
+    assert "== own: 1 questions" in judge(tmp_path / "run", tmp_path / "own.jsonl", [])
+    with pytest.raises(Problem, match="none of the splits"):
+        judge(tmp_path / "run", tmp_path)
+
+
 def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):
     run(place, tmp_path)
     path = tmp_path / "vocabulary.json"
@@ -126,6 +147,21 @@ def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):
         Predictor.load(tmp_path)
     with pytest.raises(Problem, match="no checkpoint"):
         load_run(tmp_path / "none")
+
+
+def test_end_to_end(place, tmp_path):
+    records = read_questions(place / "scenes", "train")
+    torch.manual_seed(0)
+    backbone = make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2)
+    before = {name: p.clone() for name, p in backbone.named_parameters()}
+    store = PixelStore(records.pictures, backbone, "small")
+    train(tmp_path, records, store, settings(epochs=1), progress=False)
+    moved = load_run(tmp_path).load_backbone()
+    assert all(not torch.equal(p, before[name]) for name, p in moved.named_parameters())
+    assert "== val" in judge(tmp_path, place / "scenes", [])
+    assert Predictor.load(tmp_path).ask(Scenes("val", 1, size=32).picture(0), "What colour is the ring?").answer
+    with pytest.raises(Problem, match="without"):
+        train(tmp_path, records, store, settings(), validation=records)
 
 
 def test_stops_early(place, tmp_path):

@@ -10,7 +10,7 @@ Every backbone knows its `dim`, its `config`, and how pictures are prepared for 
 """
 
 from regard.backbones._backbone import Backbone, Preparation
-from regard.backbones._files import fingerprint, load_backbone, make_backbone, save_backbone
+from regard.backbones._files import fingerprint, load_backbone, make_backbone, save_backbone, untrained
 from regard.backbones._small import SmallResNet
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "load_backbone",
     "make_backbone",
     "save_backbone",
+    "untrained",
 ]

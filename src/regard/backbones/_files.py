@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Sequence
@@ -129,6 +130,26 @@ def fingerprint(backbone: Backbone) -> str:
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(_bytes(tensor))
     return digest.hexdigest()[:16]
+
+
+def untrained(backbone: Backbone, seed: int = 0) -> Backbone:
+    """The same architecture with new random weights, to compare with; those of a given module are drawn again."""
+    import torch
+
+    ours = backbone.config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if ours["family"] == "given":
+            network = copy.deepcopy(backbone.network)
+            for module in network.modules():
+                if callable(draw := getattr(module, "reset_parameters", None)):
+                    draw()
+        else:
+            theirs = backbone.network.config.to_diff_dict() if ours["family"] == "transformers" else {}  # type: ignore[union-attr,operator]
+            network = _architecture(ours, theirs)
+            if places := ours.get("nonlocal_after"):
+                insert_nonlocal(network, [p if isinstance(p, str) else (p[0], p[1]) for p in places])
+    return Backbone(network, backbone.preparation, backbone.settings, backbone.dim)
 
 
 def load_weights(module: nn.Module, path: Path) -> None:

@@ -6,7 +6,20 @@ import os
 import sys
 from importlib import import_module
 
-COMMANDS = ("demo", "explore", "scenes")  # modules of this package, each with a function add(app)
+# Modules of this package, each with a function add(app).
+COMMANDS = (
+    "demo",
+    "explore",
+    "maps",
+    "scenes",
+    "pretrain",
+    "features",
+    "train",
+    "evaluate",
+    "ask",
+    "compare",
+    "export",
+)
 
 
 def main() -> None:

@@ -12,17 +12,27 @@ def add(app: typer.Typer) -> None:
     app.command()(demo)
 
 
-def demo(out: Path = typer.Option(Path("out/demo.png"), help="The picture to write.")) -> None:  # noqa: B008
-    """Put the maps side by side on a photograph: where does one patch look?
+def demo(
+    out: Path = typer.Option(Path("out/demo"), help="Where everything goes; what is there is used again."),  # noqa: B008
+    workers: int = typer.Option(2, min=1, help="Trainings at the same time, each on one core."),
+) -> None:
+    """From nothing to answers: draw scenes, pretrain a backbone without labels, train two models, show what they see.
 
-    Example: regard demo --out maps.png
+    About five minutes on two cores; a second run uses what is there. Example: regard demo
     """
     from regard._problem import Problem
     from regard.demo import demo as run
 
+    typer.echo("Scenes, SwAV, features, two models, a report: about five minutes on two cores.", err=True)
     try:
-        result = run(out)
+        made = run(out, workers=workers)
     except OSError as error:
         raise Problem(f"cannot write {out}: {error.strerror}. Choose another place with --out.") from error
-    typer.echo(result.table())
-    typer.echo(f"Picture: {result.picture}")
+    typer.echo(made.table)
+    typer.echo("")
+    typer.echo(f"The question alone gives {made.question_only:.1f} %.")
+    for kind, accuracy in made.accuracy.items():
+        typer.echo(f"{kind} answers {accuracy:.1f} % of the questions about new scenes.")
+    typer.echo(f"{made.seconds:.0f} s. What the models looked at: open {made.report}")
+    typer.echo(f"Ask it yourself: regard ask {made.out / 'models' / 'continuous-softmax-0'} PICTURE QUESTION")
+    typer.echo(f"Or on a page: regard explore {made.out / 'models' / 'continuous-softmax-0'}")

@@ -1,5 +1,27 @@
-"""Visual question answering: data, model, metric, training, and what the model looked at."""
+"""Visual question answering: data, model, metric, training, and what the model looked at.
 
+    vqa_accuracy("two", ["2"] * 9 + ["3"])              # the official accuracy
+    records = read_questions("vqa/", "train")           # VQA-v2, a JSONL or a CSV
+    store, skipped = make_features("out/features", records.pictures, backbone)
+    regard.vqa.train.train("out/vqa", records, store, regard.vqa.train.small_training())
+    Predictor.load("out/vqa").ask(picture, "What colour is the ring?")
+"""
+
+from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.metric import Accuracy, evaluate_answers, normalise, soft_target, vqa_accuracy
+from regard.vqa.predict import Prediction, Predictor
+from regard.vqa.read import read_questions, write_results
 
-__all__ = ["Accuracy", "evaluate_answers", "normalise", "soft_target", "vqa_accuracy"]
+__all__ = [
+    "Accuracy",
+    "FeatureStore",
+    "Prediction",
+    "Predictor",
+    "evaluate_answers",
+    "make_features",
+    "normalise",
+    "read_questions",
+    "soft_target",
+    "vqa_accuracy",
+    "write_results",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -70,7 +71,7 @@ def _accuracy(test: list[Record], guessed: list[str]) -> Accuracy:
 
 def _bag(question: str) -> list[int]:
     words = tokens(question)
-    return [_row(part) for part in (*words, *(f"{a} {b}" for a, b in zip(words, words[1:], strict=False)))] or [0]
+    return [_row(part) for part in (*words, *(f"{a} {b}" for a, b in pairwise(words)))] or [0]
 
 
 def _row(text: str) -> int:

@@ -131,7 +131,8 @@ def compare(
             return Examples(read_questions(data, split), store, run.words, run.answers, settings.model.tokens)
 
         known, held = examples(test), examples(unseen) if unseen else None
-        result.add(kind, evaluate(run.model, known, run.answers), held and evaluate(run.model, held, run.answers))
+        new = evaluate(run.model, held, run.answers) if held else None
+        result.add(kind, evaluate(run.model, known, run.answers), new)
         if kind == "continuous-softmax":
             for price in prices:
                 name = f"mixture-selected-{price:g}"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard._problem import Problem
 from regard.vqa.features import FeatureStore
+from regard.vqa.pixels import PixelStore
 from regard.vqa.records import Answers, Record, Records
 from regard.vqa.words import Words
 
@@ -23,7 +24,9 @@ class Examples:
     `records.skipped`.
     """
 
-    def __init__(self, records: Records, store: FeatureStore, words: Words, answers: Answers, length: int) -> None:
+    def __init__(
+        self, records: Records, store: FeatureStore | PixelStore, words: Words, answers: Answers, length: int
+    ) -> None:
         """`length` words of a question are read."""
         records = records.keep_readable(words, length)
         kept: list[Record] = []
@@ -49,7 +52,7 @@ class Examples:
         return len(self.kept)
 
     def batch(self, indices: list[int], epoch: int = 0) -> dict[str, Any]:
-        """Features (B, h, w, D), words (B, T), targets (B, A)."""
+        """Features (B, h, w, D), or pictures (B, 3, H, W) of a `PixelStore`; words (B, T), targets (B, A)."""
         targets = torch.zeros(len(indices), self.size)
         for row, i in enumerate(indices):
             span = slice(int(self.starts[i]), int(self.starts[i + 1]))

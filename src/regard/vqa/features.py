@@ -23,8 +23,9 @@ from torch import Tensor
 
 from regard._files import replacing
 from regard._problem import Problem
-from regard.backbones import Backbone, fingerprint
+from regard.backbones import Backbone
 from regard.pictures import read
+from regard.vqa.grids import grids, stamp
 from regard.vqa.records import Skipped
 
 WAITING, MADE, BROKEN = 0, 1, 2
@@ -128,15 +129,17 @@ def make_features(
     backbone: Backbone,
     *,
     name: str = "backbone",
+    stages: bool = False,
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[FeatureStore, Skipped]:
     """Run a backbone once over pictures (name to path, or to a tensor) and store the grids.
 
     What an earlier run of the same backbone on the same pictures has made is kept; after a kill at most one batch is
-    made again. A picture that cannot be read is noted and its row stays empty.
+    made again. With `stages` the maps of all stages are stored, see `grids`. A picture that cannot be read is noted and
+    its row stays empty.
     """
-    folder, names, stamp = Path(folder), tuple(pictures), fingerprint(backbone)
+    folder, names = Path(folder), tuple(pictures)
     if not names:
         raise Problem(f"there are no pictures to make features of for {folder}. Check where the pictures are.")
     device = next(backbone.parameters()).device
@@ -144,7 +147,7 @@ def make_features(
     backbone.eval()
     skipped = Skipped()
     try:
-        store = _start(folder, names, backbone, name, stamp)
+        store = _start(folder, names, backbone, name, stages)
         state = numpy.memmap(folder / "state.bin", dtype=numpy.uint8, mode="r+")
         rows = numpy.memmap(folder / "features.bin", dtype=numpy.float16, mode="r+", shape=(len(names), store._row))
         for row in numpy.flatnonzero(state == BROKEN):
@@ -160,9 +163,9 @@ def make_features(
                     state[i] = BROKEN
             if ready:
                 with torch.inference_mode():
-                    grids = backbone(torch.cat([x for _, x in ready]).to(device))
+                    made = grids(backbone, torch.cat([x for _, x in ready]).to(device), stages)
                 kept = [i for i, _ in ready]
-                rows[kept] = grids.permute(0, 2, 3, 1).reshape(len(kept), -1).half().cpu().numpy()
+                rows[kept] = made.reshape(len(kept), -1).half().cpu().numpy()
                 rows.flush()
                 state[kept] = MADE
             state.flush()
@@ -173,21 +176,22 @@ def make_features(
     return FeatureStore.open(folder), skipped
 
 
-def _start(folder: Path, names: tuple[str, ...], backbone: Backbone, name: str, stamp: str) -> FeatureStore:
+def _start(folder: Path, names: tuple[str, ...], backbone: Backbone, name: str, stages: bool) -> FeatureStore:
     """Make the files, or find those of an earlier run that match."""
     with torch.inference_mode():
         size = backbone.preparation.size
         like = next(backbone.parameters())
-        _, dim, height, width = backbone(torch.zeros(1, 3, size, size, device=like.device)).shape
+        _, height, width, dim = grids(backbone, torch.zeros(1, 3, size, size, device=like.device), stages).shape
+    mark = stamp(backbone, stages)
     if (folder / "store.json").is_file():
-        store = FeatureStore.open(folder, expected=stamp)
+        store = FeatureStore.open(folder, expected=mark)
         if store.names == names and store.shape == (height, width, dim):
             return store
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "features.bin").open("wb") as file:
         file.truncate(len(names) * height * width * dim * 2)
     (folder / "state.bin").write_bytes(bytes(len(names)))
-    said = {"names": names, "shape": [height, width, dim], "backbone": name, "fingerprint": stamp, "dtype": "float16"}
+    said = {"names": names, "shape": [height, width, dim], "backbone": name, "fingerprint": mark, "dtype": "float16"}
     with replacing(folder / "store.json") as beside:
         beside.write_text(json.dumps(said))
     return FeatureStore.open(folder)

@@ -14,6 +14,8 @@ from torch import Tensor
 from regard._problem import Problem
 from regard.backbones import Backbone
 from regard.continuous import Density, Mixture
+from regard.continuous.density import Elliptical
+from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN
 from regard.vqa.output import ATTENTIONS, check_attention
 from regard.vqa.quality import attention_map, measure
@@ -29,7 +31,7 @@ class Prediction:
 
     `top` are the likeliest answers with their scores between 0 and 1; `confidence` is the first one's. `weights` (h, w)
     is the discrete distribution over the cells, `effective` (h, w) what each cell really contributed, `density` the
-    continuous density on the unit square (batch of one; x to the right, y down), or None for a discrete attention.
+    continuous density on the unit square (x to the right, y down), or None for a discrete attention.
     `entropy` is in bits against the uniform distribution (0), `support_area` the share of the picture with attention.
     """
 
@@ -68,8 +70,18 @@ class Prediction:
         }
 
 
+def _first(density: Density | None) -> Density | None:
+    """The first density of a batch, without the batch."""
+    if isinstance(density, Mixture):
+        parts = density.parts
+        return Mixture(density.mixing[0], type(parts)(parts.mean[0], parts.covariance[0]))
+    if isinstance(density, Elliptical):
+        return type(density)(density.mean[0], density.covariance[0])
+    return density
+
+
 def describe(density: Density | None) -> dict[str, Any] | None:
-    """A density of a batch of one as plain numbers: family, components with share, mean and covariance."""
+    """One density as plain numbers: family, components with share, mean and covariance."""
     if density is None:
         return None
     parts = density.parts if isinstance(density, Mixture) else density
@@ -93,8 +105,9 @@ class Predictor:
     `attentions` are the kinds of output attention that `ask` can switch to; `attention` is the one it was trained with.
     """
 
-    def __init__(self, model: MCAN, backbone: Backbone, words: Words, answers: Answers) -> None:
+    def __init__(self, model: MCAN, backbone: Backbone, words: Words, answers: Answers, stages: bool = False) -> None:
         """From its parts; `load` reads them from a folder."""
+        self.stages = stages
         self.model, self.backbone, self.words, self.answers = model.eval(), backbone.eval(), words, answers
         self.attention = model.attention
         self.attentions: list[str] = list(dict.fromkeys((self.attention, *ATTENTIONS)))
@@ -105,7 +118,7 @@ class Predictor:
         from regard.vqa.store import load_run
 
         run = load_run(checkpoint)
-        return cls(run.model, run.load_backbone(), run.words, run.answers)
+        return cls(run.model, run.load_backbone(), run.words, run.answers, run.stages)
 
     @torch.inference_mode()
     def ask(self, picture: Tensor, question: str, attention: str | None = None, top: int = 5) -> Prediction:
@@ -120,7 +133,7 @@ class Predictor:
         length = self.model.settings.tokens
         numbers = self.words.encode(question, length)[None]
         prepared = self.backbone.prepare(picture[None])
-        grid = self.backbone(prepared).permute(0, 2, 3, 1).half().float()  # as features are stored
+        grid = grids(self.backbone, prepared, self.stages).half().float()  # as features are stored
         if self.model.attention != kind:
             self.model.attention = kind
         scores, looked = self.model(grid, numbers)
@@ -139,7 +152,7 @@ class Predictor:
             kind,
             weights.clone(),
             effective.clone(),
-            looked.density,
+            _first(looked.density),
             float(quality.entropy),
             float(quality.support),
             time.perf_counter() - began,

@@ -14,8 +14,9 @@ from typing import Any
 
 from regard._files import replacing
 from regard._problem import Problem
-from regard.backbones import Backbone, fingerprint, load_backbone
+from regard.backbones import Backbone, load_backbone
 from regard.training import Checkpoint, latest
+from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings
 from regard.vqa.records import Answers, check_vocabulary
 from regard.vqa.words import Words
@@ -36,17 +37,25 @@ class Run:
 
     @property
     def backbone_fingerprint(self) -> str:
-        """Of the backbone whose features the model was trained on."""
+        """Of the backbone whose features the model takes."""
+        if self.config["backbone"].get("end_to_end"):
+            return stamp(self.load_backbone())
         return str(self.config["backbone"]["fingerprint"])
+
+    @property
+    def stages(self) -> bool:
+        """Whether its features are of all stages of the backbone."""
+        return of_stages(str(self.config["backbone"]["fingerprint"]))
 
     def load_backbone(self) -> Backbone:
         """The backbone, after checking that it is the one."""
         said = self.config["backbone"]
         kept = self.folder / "backbone"
         backbone = load_backbone(kept if kept.is_dir() else said["name"])
-        if fingerprint(backbone) != said["fingerprint"]:
+        found = stamp(backbone, self.stages)
+        if not said.get("end_to_end") and found != said["fingerprint"]:
             raise Problem(
-                f"the backbone in {kept if kept.is_dir() else said['name']} has fingerprint {fingerprint(backbone)}, "
+                f"the backbone in {kept if kept.is_dir() else said['name']} has fingerprint {found}, "
                 f"the model was trained on features of {said['fingerprint']}. Put the right one there."
             )
         return backbone

@@ -15,14 +15,16 @@ from torch import Tensor
 from regard import _check
 from regard._files import replacing
 from regard._problem import Problem
-from regard.backbones import fingerprint, load_backbone, save_backbone
+from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Fitted, Task, cosine, fit, latest
 from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
+from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings, small
+from regard.vqa.pixels import PixelStore, features
 from regard.vqa.records import Answers, Records
-from regard.vqa.store import KIND, load_run, write_vocabulary
+from regard.vqa.store import KIND, write_vocabulary
 from regard.vqa.words import Words, read_glove
 
 
@@ -85,14 +87,17 @@ def thesis_schedule(per_epoch: int) -> Callable[[int], float]:
 class Answering(Task):
     """A model that answers, as a task for `regard.training.fit`."""
 
-    def __init__(self, model: MCAN, settings: TrainSettings, config: dict[str, Any]) -> None:
-        """`config` says what belongs to the model, for the checkpoint."""
+    def __init__(
+        self, model: MCAN, settings: TrainSettings, config: dict[str, Any], backbone: Backbone | None = None
+    ) -> None:
+        """`config` says what belongs to the model, for the checkpoint; a `backbone` is trained with it, on pictures."""
         super().__init__()
-        self.model, self.settings, self.config = model, settings, config
+        self.model, self.settings, self.config, self.backbone = model, settings, config, backbone
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
         """Binary cross-entropy summed over answers and examples; the log has it for one example."""
-        scores, _ = self.model(batch["features"], batch["words"])
+        given = batch["features"] if self.backbone is None else features(self.backbone, batch["features"])
+        scores, _ = self.model(given, batch["words"])
         loss = self.model.loss(scores, batch["targets"])
 
         def right() -> dict[str, float]:
@@ -119,7 +124,7 @@ class Trained:
 def train(
     out: Path | str,
     records: Records,
-    store: FeatureStore,
+    store: FeatureStore | PixelStore,
     settings: TrainSettings,
     *,
     validation: Records | None = None,
@@ -128,10 +133,14 @@ def train(
 ) -> Trained:
     """Train a model on records and stored features, into the folder `out`; go on where an earlier call was stopped.
 
+    A `PixelStore` in place of features trains its backbone too, end to end; without validation: judge it after.
     `running` goes to `regard.training.fit`: devices, precision, log, workers, checkpoint_every. With
     `settings.patience` the accuracy on the `validation` records is taken after every epoch.
     """
     out = Path(out)
+    network = store.network if isinstance(store, PixelStore) else None
+    if network is not None and validation is not None:
+        raise Problem("validation needs stored features. Train end to end without, and evaluate the run afterwards.")
     if not any(record.answers for record in records.records):
         raise Problem(f"{records.name} has no answers. Train on a split that has annotations.")
     words = Words.of(record.question for record in records.records)
@@ -159,12 +168,20 @@ def train(
         "features": store.shape[2],
         "words": words.fingerprint,
         "answers": answers.fingerprint,
-        "backbone": {"name": store.backbone, "fingerprint": store.fingerprint},
+        "backbone": {
+            "name": store.backbone,
+            "fingerprint": store.fingerprint,
+            "end_to_end": network is not None,
+        },
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
     write_vocabulary(out, words, answers)
-    _keep_backbone(out, store)
-    task = Answering(model, settings, config)
+    for name, said in (("config", config), ("features", {"folder": str(store.folder.resolve())})):
+        with replacing(out / f"{name}.json") as beside:
+            beside.write_text(json.dumps(said, indent=1))
+    if isinstance(store, FeatureStore):
+        _keep_backbone(out, store)
+    task = Answering(model, settings, config, network)
     per_epoch = max(1, len(examples) // min(settings.batch * settings.accumulate, len(examples)))
     steps = settings.epochs * per_epoch
     (out / "steps").write_text(f"{steps}\n")  # for who looks on
@@ -191,6 +208,8 @@ def train(
             held.add(epoch, evaluate(task.model, known, answers).accuracy.overall)
             if held.enough:
                 break
+    if network is not None:
+        save_backbone(network, out / "backbone")
     evaluation = evaluate(task.model, known, answers) if known else None
     return Trained(out, fitted, evaluation, held.enough, _told(examples, known))
 
@@ -225,14 +244,9 @@ def _keep_backbone(out: Path, store: FeatureStore) -> None:
         backbone = load_backbone(store.backbone)
     except Problem:
         return
-    if fingerprint(backbone) == store.fingerprint:
+    if stamp(backbone, of_stages(store.fingerprint)) == store.fingerprint:
         save_backbone(backbone, out / "backbone")
 
 
 def _told(*parts: Examples | None) -> str:
     return "\n".join(str(part.records.skipped) for part in parts if part is not None and part.records.skipped)
-
-
-def load_model(folder: Path | str) -> MCAN:
-    """The model of a run."""
-    return load_run(folder).model

@@ -1,0 +1,52 @@
+"""`regard ask`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(ask)
+
+
+def ask(
+    checkpoint: Path = typer.Argument(..., help="The folder of a run."),  # noqa: B008
+    picture: Path = typer.Argument(..., help="A picture."),  # noqa: B008
+    question: str = typer.Argument(..., help="A question about it."),
+    attention: str | None = typer.Option(
+        None,
+        help="discrete-softmax, discrete-sparsemax, discrete-entmax, discrete-tvmax, continuous-softmax, "
+        "continuous-sparsemax, mixture-2, mixture-4-sparse, mixture-selected; unless given, as it was trained.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Everything as JSON: scores, weights, density."),
+) -> None:
+    """Ask a trained model about a picture.
+
+    Example: regard ask out/vqa cat.jpg "What colour is the cat?" --attention continuous-sparsemax
+    """
+    from regard._problem import Problem
+    from regard.pictures import read
+    from regard.vqa.predict import Predictor
+
+    predictor = Predictor.load(checkpoint)
+    try:
+        prediction = predictor.ask(read(picture), question, attention)
+    except Problem:
+        raise
+    except ValueError as error:
+        raise Problem(str(error)) from error
+    if as_json:
+        typer.echo(json.dumps(prediction.to_json()))
+        return
+    typer.echo(prediction.answer)
+    typer.echo("  ".join(f"{answer} {score:.2f}" for answer, score in prediction.top))
+    row, column = divmod(int(prediction.weights.argmax()), prediction.weights.shape[1])
+    height, width = prediction.weights.shape
+    typer.echo(
+        f"{prediction.attention}: looks most at {(column + 0.5) / width:.2f} across, {(row + 0.5) / height:.2f} down; "
+        f"entropy {prediction.entropy:.2f} bits, support {prediction.support_area:.0%} of the picture"
+    )

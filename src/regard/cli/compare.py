@@ -1,0 +1,78 @@
+"""`regard compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+KINDS = [
+    "discrete-softmax",
+    "discrete-sparsemax",
+    "continuous-softmax",
+    "continuous-sparsemax",
+    "mixture-2",
+    "mixture-4",
+    "mixture-4-sparse",
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(compare)
+
+
+def compare(
+    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, such as regard scenes writes."),  # noqa: B008
+    features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),  # noqa: B008
+    out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),  # noqa: B008
+    attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),  # noqa: B008
+    seeds: int = typer.Option(3, min=1),
+    epochs: int = typer.Option(16, min=1),
+    preset: str = typer.Option("small", help="small or thesis."),
+    test: str = typer.Option("test", help="The split to report on."),
+    unseen: str | None = typer.Option("pairs", help="A split for the last column, if it is there."),
+    workers: int = typer.Option(2, min=1, help="Trainings at the same time, each on one core."),
+) -> None:
+    """Train attention kinds side by side with several seeds, and print the tables of the thesis with intervals.
+
+    Example: regard compare out/scenes --features out/features --seeds 3
+    """
+    from dataclasses import replace
+
+    from regard._problem import Problem
+    from regard.vqa.compare import compare as run
+    from regard.vqa.output import check_attention
+    from regard.vqa.read import read_questions
+    from regard.vqa.train import TrainSettings, small_training
+
+    for kind in attention:
+        try:
+            check_attention(kind)
+        except ValueError as error:
+            raise Problem(str(error)) from error
+    if unseen:
+        try:
+            read_questions(data, unseen)
+        except Problem:
+            unseen = None
+    settings = replace(small_training() if preset == "small" else TrainSettings(), epochs=epochs)
+
+    def progress(share: float) -> None:
+        typer.echo(f"\r{share:.0%} of the training", err=True, nl=False)
+
+    result = run(
+        out,
+        data,
+        features,
+        settings,
+        attention,
+        seeds=seeds,
+        workers=workers,
+        test=test,
+        unseen=unseen,
+        progress=progress,
+    )
+    typer.echo("", err=True)
+    typer.echo(result.tables())
+    typer.echo(f"\nNumbers: {out / 'results.json'}")

@@ -1,0 +1,67 @@
+"""`regard evaluate`: what it does depends on what the folder holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import typer
+
+# The "kind" in a folder's config.json: the module and the function that judges it, (model, data, test, out) -> None.
+KINDS = {
+    "backbone": ("regard.cli.evaluate", "evaluate_backbone"),
+    "swav": ("regard.cli.evaluate", "evaluate_backbone"),
+    "vqa": ("regard.cli.evaluate_vqa", "evaluate_vqa"),
+}
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(evaluate)
+
+
+def evaluate(
+    model: Path = typer.Argument(..., help="The folder of a run, or of a backbone."),  # noqa: B008
+    data: Path = typer.Argument(None, help="Labelled data. Without it: what the model's kind has built in."),  # noqa: B008
+    test: Path = typer.Option(None, help="Data to test on; else a part of the data is kept for it."),  # noqa: B008
+    out: Path = typer.Option(None, help="Also write the numbers here, as JSON."),  # noqa: B008
+) -> None:
+    """Judge a model: a backbone by nearest neighbours and a linear probe, with the untrained one beside it.
+
+    Example: regard evaluate out/pretrain photos/
+    """
+    from regard._problem import Problem
+    from regard.training import read_config
+
+    config = read_config(model)
+    kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
+    if kind not in KINDS:
+        raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of {', '.join(sorted(KINDS))}.")
+    module, name = KINDS[kind]
+    judge: Callable[[Path, Path | None, Path | None, Path | None], None] = getattr(import_module(module), name)
+    judge(model, data, test, out)
+
+
+def evaluate_backbone(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
+    """k-NN and linear probe."""
+    from regard._files import replacing
+    from regard.backbones import load_backbone
+    from regard.pictures import Pictures, open_pictures
+    from regard.swav import digits
+    from regard.swav import evaluate as judge
+
+    learn: Pictures
+    check: Pictures | None
+    if data is None:
+        learn, check = digits()
+        typer.echo("No data given: scikit-learn's digits.")
+    else:
+        learn, check = open_pictures(data), None if test is None else open_pictures(test)
+    report = judge(load_backbone(model), learn, check)
+    typer.echo(report.table())
+    if out is not None:
+        with replacing(out) as beside:
+            beside.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
+        typer.echo(f"Numbers: {out}")

@@ -1,0 +1,99 @@
+"""`regard train`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(train)
+
+
+def train(
+    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),  # noqa: B008
+    features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),  # noqa: B008
+    end_to_end: str | None = typer.Option(None, help="A backbone to train along, in place of --features."),
+    size: int | None = typer.Option(None, min=8, help="Side of the pictures for --end-to-end."),
+    out: Path = typer.Option(Path("out/vqa"), help="Where the run goes; the same again goes on."),  # noqa: B008
+    preset: str = typer.Option("thesis", help="thesis (Table 6.1) or small."),
+    attention: str = typer.Option("discrete-softmax", help="Output attention; see regard ask --help."),
+    basis: str = typer.Option("gaussian", help="gaussian, fourier, thesis-49 or thesis-100."),
+    coordinates: bool = typer.Option(True, help="Cells know where they are."),
+    split: str = typer.Option("train", help="What to train on."),
+    validation: str | None = typer.Option(None, help="A split to measure on at the end, and for --patience."),
+    epochs: int | None = typer.Option(None, min=1),
+    batch: int | None = typer.Option(None, min=1),
+    lr: float | None = typer.Option(None),
+    accumulate: int = typer.Option(1, min=1, help="Batches for one update."),
+    above: int = typer.Option(8, min=0, help="Answers given more often than this are known."),
+    patience: int | None = typer.Option(None, min=1, help="Stop after so many epochs without a better validation."),
+    glove: Path | None = typer.Option(None, help="Word vectors, a GloVe text file as wide as the preset's."),  # noqa: B008
+    seed: int = 0,
+    devices: int = typer.Option(1, min=1, help="Processes."),
+    precision: str = typer.Option("32-true", help="Lightning's: 16-mixed, bf16-mixed, ..."),
+    workers: int = typer.Option(0, min=0, help="Loader processes."),
+    log: str = typer.Option("csv", help="csv, tensorboard or none."),
+) -> None:
+    """Train a model that answers questions about pictures.
+
+    Example: regard train out/scenes --features out/features --preset small --attention continuous-softmax
+    """
+    from regard._problem import Problem
+    from regard.backbones import make_backbone
+    from regard.vqa.features import FeatureStore
+    from regard.vqa.mcan import ModelSettings, small
+    from regard.vqa.pixels import PixelStore
+    from regard.vqa.read import read_questions
+    from regard.vqa.train import TrainSettings, small_training
+    from regard.vqa.train import train as run
+
+    if preset not in ("thesis", "small"):
+        raise Problem(f"there is no preset {preset!r}. Choose thesis or small.")
+    changes: dict[str, Any] = {"attention": attention, "basis": basis, "coordinates": coordinates}
+    try:
+        if preset == "small":
+            settings = small_training(model=small(**changes))
+        else:
+            settings = TrainSettings(model=ModelSettings(**changes))
+        given = {"epochs": epochs, "batch": batch, "lr": lr}
+        settings = replace(
+            settings,
+            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+            accumulate=accumulate,
+            above=above,
+            patience=patience,
+            glove=str(glove) if glove else None,
+            seed=seed,
+        )
+    except (ValueError, TypeError) as error:
+        raise Problem(str(error)) from error
+    held = read_questions(data, validation) if validation else None
+    records = read_questions(data, split)
+    store: FeatureStore | PixelStore
+    if end_to_end:
+        store = PixelStore(records.pictures, make_backbone(end_to_end, size=size), end_to_end)
+    else:
+        store = FeatureStore.open(features)
+    trained = run(
+        out,
+        records,
+        store,
+        settings,
+        validation=held,
+        devices=devices,
+        precision=precision,
+        workers=workers,
+        log=log,
+    )
+    typer.echo(f"{trained.fitted.steps} steps in {trained.fitted.seconds:.0f} s, run in {out}")
+    if trained.stopped_early:
+        typer.echo("Stopped early: the validation accuracy no longer rose.")
+    if trained.evaluation is not None:
+        typer.echo(str(trained.evaluation.accuracy))
+    if trained.skipped:
+        typer.echo(trained.skipped)

@@ -1,0 +1,48 @@
+"""SwAV: a backbone from pictures without labels, by swapped assignments between views (Caron et al. 2020).
+
+    folder = pretrain("photos/", preset="small", out="out/run", steps=3000)   # a path, a tensor or a source
+    backbone = regard.backbones.load_backbone(folder)
+    print(evaluate(backbone, regard.pictures.open_pictures("labelled/")).table())
+
+The parts: `views` cuts the crops of a batch, `codes` shares samples out over prototypes with the one Sinkhorn,
+`swapped_loss` predicts codes from other views, `Queue` remembers past embeddings, `Watch` says when it collapses.
+"""
+
+from regard.swav._crops import views
+from regard.swav._diagnose import Watch, measure
+from regard.swav._digits import digits
+from regard.swav._evaluate import Accuracy, Evaluation, evaluate, features, knn, probe
+from regard.swav._loss import codes, swapped_loss
+from regard.swav._model import Canvases, Swav
+from regard.swav._pretrain import CollapseWarning, Pretrained, load_run, pretrain, run
+from regard.swav._queue import Queue
+from regard.swav._settings import PRESETS, Crops, Settings, preset
+from regard.swav._sheet import sheet
+
+__all__ = [
+    "PRESETS",
+    "Accuracy",
+    "Canvases",
+    "CollapseWarning",
+    "Crops",
+    "Evaluation",
+    "Pretrained",
+    "Queue",
+    "Settings",
+    "Swav",
+    "Watch",
+    "codes",
+    "digits",
+    "evaluate",
+    "features",
+    "knn",
+    "load_run",
+    "measure",
+    "preset",
+    "pretrain",
+    "probe",
+    "run",
+    "sheet",
+    "swapped_loss",
+    "views",
+]

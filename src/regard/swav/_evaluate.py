@@ -1,0 +1,175 @@
+"""How good are features? Nearest neighbours and a linear probe, beside an untrained backbone and raw pixels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from regard._problem import Problem
+from regard.backbones import Backbone
+from regard.backbones import untrained as untrained_twin
+from regard.pictures import Pictures, square, take
+from regard.training import generator
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A share of right answers among `count`, with its 95 % interval (Wilson).
+
+    >>> print(Accuracy(90, 100))
+    90.0 % (82.6 to 94.5)
+    """
+
+    right: int
+    count: int
+
+    @property
+    def share(self) -> float:
+        """The share itself."""
+        return self.right / self.count
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the true share lies, 19 times of 20."""
+        z, n, p = 1.96, self.count, self.share
+        middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{100 * self.share:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """k-nearest neighbours and linear probe on pictures that neither has seen the labels of."""
+
+    knn: Accuracy
+    probe: Accuracy
+    untrained_knn: Accuracy
+    untrained_probe: Accuracy
+    pixels_knn: Accuracy
+    train: int
+    test: int
+
+    def table(self) -> str:
+        """As people read it."""
+        rows = [
+            ("", f"{NEIGHBOURS}-NN", "linear probe"),
+            ("this backbone", str(self.knn), str(self.probe)),
+            ("the same untrained", str(self.untrained_knn), str(self.untrained_probe)),
+            ("raw pixels", str(self.pixels_knn), ""),
+        ]
+        lines = [f"{a:<20}{b:<26}{c}".rstrip() for a, b, c in rows]
+        return "\n".join([*lines, f"{self.train} pictures to learn from, {self.test} to test on; 95 % intervals"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+
+NEIGHBOURS = 10
+
+
+def evaluate(
+    backbone: Backbone,
+    pictures: Pictures,
+    test: Pictures | None = None,
+    *,
+    test_share: float = 0.25,
+    seed: int = 0,
+    most: int = 20_000,
+) -> Evaluation:
+    """Judge a backbone by labelled pictures: learn from a part (or all, if `test` is given), test on the rest.
+
+    At most `most` pictures are learned from, and as many tested on. Broken pictures are left out.
+    """
+    x, y = gather(pictures, backbone.preparation.size, most * 2, seed)
+    if test is None:
+        order = torch.randperm(len(x), generator=generator(seed, 99))
+        cut = max(1, round(len(x) * test_share))
+        parts = order[cut:], order[:cut]
+        (x, y), (x_test, y_test) = ((x[p], y[p]) for p in parts)
+    else:
+        x_test, y_test = gather(test, backbone.preparation.size, most, seed)
+    x, y = x[:most], y[:most]
+    if len(x) < NEIGHBOURS or not len(x_test):
+        raise Problem(f"{len(x)} labelled pictures are too few to evaluate with. Give {2 * NEIGHBOURS} or more.")
+    twin = calibrated(untrained_twin(backbone, seed), x)
+    made, random = ((features(network, x), features(network, x_test)) for network in (backbone, twin))
+    pixels = [p.float().flatten(1) / 255 for p in (x, x_test)]
+    return Evaluation(
+        knn=knn(made[0], y, made[1], y_test),
+        probe=probe(made[0], y, made[1], y_test),
+        untrained_knn=knn(random[0], y, random[1], y_test),
+        untrained_probe=probe(random[0], y, random[1], y_test),
+        pixels_knn=knn(pixels[0], y, pixels[1], y_test),
+        train=len(x),
+        test=len(x_test),
+    )
+
+
+def gather(pictures: Pictures, size: int, most: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Readable pictures (N, 3, size, size) and their labels (N,), at most `most`, in a random order."""
+    if pictures.labels is None:
+        raise Problem("these pictures have no labels to evaluate with. Put them in one folder for each class.")
+    chosen = torch.randperm(len(pictures), generator=generator(seed, 98))[:most].tolist()
+    found = [(take(pictures, i), i) for i in chosen]
+    good = [(taken.picture, i) for taken, i in found if taken.index == i]
+    return torch.stack([square(p, size) for p, _ in good]), torch.tensor([pictures.labels[i] for _, i in good])
+
+
+@torch.no_grad()
+def features(backbone: Backbone, x: Tensor, batch: int = 256) -> Tensor:
+    """Pooled features (N, dim) of pictures (N, 3, H, W) uint8."""
+    training = backbone.training
+    device = next(backbone.parameters()).device
+    backbone.eval()
+    made = [backbone.pooled(backbone.prepare(part.to(device))).float().cpu() for part in x.split(batch)]
+    backbone.train(training)
+    return torch.cat(made)
+
+
+@torch.no_grad()
+def calibrated(backbone: Backbone, x: Tensor, batches: int = 20) -> Backbone:
+    """The backbone with the statistics of its norms measured on these pictures; nothing is learned."""
+    backbone.train()
+    for part in x.split(128)[:batches]:
+        if len(part) > 1:
+            backbone.pooled(backbone.prepare(part))
+    return backbone.eval()
+
+
+def knn(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, k: int = NEIGHBOURS) -> Accuracy:
+    """Vote of the k nearest by cosine, each weighing exp(cosine / 0.1).
+
+    >>> x, y = torch.eye(2).repeat(5, 1), torch.tensor([0, 1]).repeat(5)
+    >>> print(knn(x, y, x, y, k=3).share)
+    1.0
+    """
+    train, test = normalize(train, dim=-1), normalize(test, dim=-1)
+    classes = int(torch.cat([labels, answers]).max()) + 1
+    right = 0
+    for part, expected in zip(test.split(512), answers.split(512), strict=True):
+        near, index = (part @ train.T).topk(min(k, len(train)), dim=-1)
+        votes = ((near / 0.1).exp().unsqueeze(-1) * one_hot(labels[index], classes)).sum(1)
+        right += int((votes.argmax(-1) == expected).sum())
+    return Accuracy(right, len(test))
+
+
+def probe(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor) -> Accuracy:
+    """Logistic regression on standardised features; a linear classifier is all that is trained."""
+    from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped,unused-ignore]
+    from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped,unused-ignore]
+
+    if len(labels.unique()) < 2:
+        raise Problem("all pictures have the same label. Put them in one folder for each class.")
+    scale = StandardScaler().fit(train.double().numpy())
+    model = LogisticRegression(C=0.1, max_iter=1000).fit(scale.transform(train.double().numpy()), labels.numpy())
+    said = torch.from_numpy(model.predict(scale.transform(test.double().numpy())))
+    return Accuracy(int((said == answers).sum()), len(test))

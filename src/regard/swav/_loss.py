@@ -1,0 +1,53 @@
+"""Codes and the loss between swapped views."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from regard import _check
+from regard.maps.transport import Transport, sinkhorn
+
+
+def codes(
+    scores: Tensor,
+    eps: float = 0.05,
+    iterations: int = 3,
+    *,
+    queued: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Tensor, Transport]:
+    """The codes (B, K) of samples with these scores: the rows of Sinkhorn's plan, each summing to one; no gradient.
+
+    `queued` (L, K), scores of past samples, take part in the sharing out and are left away afterwards. In a process
+    `group` each process gives its own samples. Also returns the whole transport.
+
+    >>> code, transport = codes(torch.tensor([[1.0, 0.9], [1.0, 0.8]]), iterations=50)
+    >>> code.sum(-1), code.argmax(-1)
+    (tensor([1., 1.]), tensor([1, 0]))
+    """
+    own = scores.detach()
+    transport = sinkhorn(own if queued is None else torch.cat([queued.detach(), own]), eps, iterations, group=group)
+    return transport.weights[-len(own) :], transport
+
+
+def swapped_loss(scores: Tensor, code: Tensor, temperature: float = 0.1) -> Tensor:
+    """The loss of SwAV: each code is predicted from the scores of all other views of its sample.
+
+    `scores` (V, B, K) are cosines of the views to the prototypes, the first C of them the views that have codes; `code`
+    (C, B, K). The cross entropy -sum_k q_k log softmax(scores / temperature)_k, over the mean of views other than the
+    one the code is from, of codes and of samples. Differentiable in `scores`; computed in float32 at least.
+
+    >>> swapped_loss(torch.zeros(2, 1, 4), torch.full((2, 1, 4), 0.25))
+    tensor(1.3863)
+    """
+    _check.floating("scores", scores, min_dims=3)
+    if scores.shape[0] < 2 or code.shape[0] > scores.shape[0] or code.shape[1:] != scores.shape[1:]:
+        got = f"codes {tuple(code.shape)} for scores {tuple(scores.shape)}"
+        _check.complain("code", got, "(C, B, K) for scores (V, B, K), C <= V, V >= 2", "Stack the views.")
+    temperature = _check.number("temperature", temperature, above=0)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    log_p = (wide / temperature).log_softmax(-1)
+    others = log_p.sum(0) - log_p[: len(code)]
+    return -(code.to(log_p.dtype) * others).sum(-1).mean() / (len(scores) - 1)

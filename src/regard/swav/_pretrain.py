@@ -1,0 +1,161 @@
+"""`pretrain`: pictures in, a backbone out."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard._files import replacing
+from regard._problem import Problem
+from regard.backbones import make_backbone, save_backbone
+from regard.pictures import Arrays, Pictures, as_pictures
+from regard.swav._diagnose import Watch
+from regard.swav._model import Canvases, Swav
+from regard.swav._queue import world
+from regard.swav._settings import Crops, Settings, checked
+from regard.swav._settings import preset as named
+from regard.training import Fitted, Order, cosine, fit, latest
+from regard.training._fit import restore
+
+
+class CollapseWarning(UserWarning):
+    """What the numbers of a run say in words."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A finished run: its folder `out`, the folder of the `backbone`, the trained task, how it went, broken files."""
+
+    out: Path
+    backbone: Path
+    task: Swav
+    fitted: Fitted
+    broken: dict[str, str]
+    first: bool  # whether this is the first of its processes
+
+
+def pretrain(
+    pictures: Any,
+    *,
+    out: Path | str,
+    preset: str = "small",
+    settings: Settings | None = None,
+    **options: Any,
+) -> Path:
+    """Pretrain a backbone on pictures without labels, and return the folder that `load_backbone` takes.
+
+    `pictures` is a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`. `options` are settings of the
+    run (steps=300, prototypes=60, ...) or arguments of `regard.training.fit` (devices, precision, progress, ...).
+    Called again with the same `out` it goes on where it stopped.
+
+        folder = pretrain(torch.randint(0, 256, (500, 3, 80, 80), dtype=torch.uint8), preset="scenes", out="out/scenes")
+    """
+    return run(pictures, out=out, preset_name=preset, settings=settings, **options).backbone
+
+
+FIT = {
+    "accelerator", "checkpoint_every", "clip", "devices", "log", "log_every", "num_nodes", "precision", "progress",
+    "resume", "strategy", "workers", "after_step",
+}  # fmt: skip
+
+
+def run(
+    pictures: Any, *, out: Path | str, preset_name: str = "small", settings: Settings | None = None, **options: Any
+) -> Pretrained:
+    """As `pretrain`, but with all there is to know about the run."""
+    source = as_pictures(pictures)
+    for_fit = {name: options.pop(name) for name in list(options) if name in FIT}
+    settings = checked(settings) if settings is not None else named(preset_name, **options)
+    out = Path(out)
+    task = build(settings)
+    side = canvas(settings, source)
+    batch = Order(len(source), settings.batch_size, settings.seed).batch_size
+    for warning in before(settings, batch):
+        warnings.warn(warning, CollapseWarning, stacklevel=3)
+    watch = Watch(settings.prototypes, settings.dim, patience=max(100, 2 * settings.freeze))
+
+    def look(step: int, values: dict[str, float]) -> None:
+        for words in watch(values, step):
+            warnings.warn(words, CollapseWarning, stacklevel=2)
+
+    fitted = fit(
+        task,
+        Canvases(source, side, keep=not for_fit.get("workers")),
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        out=out,
+        seed=settings.seed,
+        schedule=cosine(settings.steps, min(settings.warmup, settings.steps // 4)),
+        accumulate=settings.accumulate,
+        on_log=look,
+        **for_fit,
+    )
+    if world()[0]:
+        return Pretrained(out, out / "backbone", task.eval(), fitted, task.broken, first=False)
+    folder = save_backbone(task.backbone, out / "backbone")
+    with replacing(out / "config.json") as beside:
+        beside.write_text(json.dumps(task.config, indent=2) + "\n")
+    if task.broken:
+        with replacing(out / "broken.txt") as beside:
+            beside.write_text("".join(f"{name}\t{why}\n" for name, why in sorted(task.broken.items())))
+    return Pretrained(out, folder, task.eval(), fitted, task.broken, first=True)
+
+
+def build(settings: Settings) -> Swav:
+    """The task of a run, its first weights a function of the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        backbone = make_backbone(
+            settings.backbone,
+            size=settings.crops.size,
+            nonlocal_after=settings.nonlocal_after,
+            **({"pretrained": settings.pretrained} if not settings.backbone.startswith("small") else {}),
+            **settings.backbone_options,
+        )
+        return Swav(backbone, settings)
+
+
+def load_run(out: Path | str) -> Swav:
+    """The task of a run as its newest checkpoint has it: backbone, projection and prototypes."""
+    found = latest(out)
+    if found is None:
+        raise Problem(f"{out} has no checkpoint. Name the folder of a run: regard pretrain --out FOLDER")
+    try:
+        given: dict[str, Any] = dict(found.config["settings"])
+        cuts: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.pop("crops").items()}
+        settings = Settings(crops=Crops(**cuts), **given)
+    except (KeyError, TypeError) as error:
+        raise Problem(f"{found.folder} is not a pretraining run ({error}). Name another folder.") from error
+    task = build(settings)
+    restore(task, found)
+    return task.eval()
+
+
+def canvas(settings: Settings, source: Pictures) -> int:
+    """The side that pictures are kept at: as asked; as they are, if small and square; or half more than a view."""
+    if settings.canvas:
+        return settings.canvas
+    if isinstance(source, Arrays):
+        height, width = source.pictures.shape[-2:]
+        if height == width and settings.crops.size // 2 <= width <= 2 * settings.crops.size:
+            return int(width)
+    return settings.crops.size * 3 // 2
+
+
+def before(settings: Settings, batch: int) -> list[str]:
+    """What can be said before the first step."""
+    said = []
+    together = batch + settings.queue
+    if together < settings.prototypes:
+        said.append(
+            f"{together} samples share {settings.prototypes} prototypes: codes cannot be even. Take fewer prototypes, "
+            "a larger batch, or a queue."
+        )
+    if 0 < settings.queue < batch:
+        said.append(f"a queue of {settings.queue} is shorter than a batch of {batch}. Make it several batches, or 0.")
+    return said

@@ -1,0 +1,101 @@
+"""`regard evaluate` for models that answer: accuracy and attention quality of every split that is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard._files import replacing
+from regard._problem import Problem
+from regard.vqa.compare import Comparison
+from regard.vqa.evaluate import Evaluation, evaluate
+from regard.vqa.examples import Examples
+from regard.vqa.features import FeatureStore, make_features
+from regard.vqa.read import read_questions, write_results
+from regard.vqa.records import Records
+from regard.vqa.store import Run, load_run
+
+OTHERS = ("discrete-softmax", "discrete-sparsemax", "continuous-softmax", "continuous-sparsemax", "mixture-2")
+_SPLITS = ("val", "test", "pairs", "test-dev")
+
+
+def judge(
+    model: Path | str, data: Path | str, attentions: Sequence[str] | None = None, out: Path | str | None = None
+) -> str:
+    """Evaluate a run on data in the form of VQA-v2, a JSONL or a CSV, and return the tables.
+
+    Every split but the training one is answered with the model's own attention and with `attentions`. Features are
+    those that the run was trained on if they hold the pictures, else they are made into the run's folder. With `out`,
+    numbers and answers are written: `SPLIT_results.json` is what the evaluation server takes.
+    """
+    run = load_run(model)
+    own = run.model.attention
+    kinds = list(dict.fromkeys([own, *(OTHERS if attentions is None else attentions), "mixture-selected"]))
+    parts = []
+    for records in _splits(Path(data)):
+        examples = Examples(records, _features(run, records), run.words, run.answers, run.model.settings.tokens)
+        labelled = any(record.answers for record in examples.kept)
+        found = {kind: evaluate(run.model, examples, run.answers, kind) for kind in (kinds if labelled else [own])}
+        if labelled:
+            parts.append(f"== {records.name}: {len(examples)} questions, trained with {own}\n\n{_tables(found)}")
+        else:
+            parts.append(f"== {records.name}: {len(examples)} questions without answers")
+        if examples.records.skipped:
+            parts.append(str(examples.records.skipped))
+        if out is not None:
+            _write(Path(out), records.name, found, own)
+    return "\n\n".join(parts)
+
+
+def _tables(found: dict[str, Evaluation]) -> str:
+    result = Comparison()
+    for kind, evaluation in found.items():
+        result.add(kind, evaluation)
+    return result.tables()
+
+
+def _splits(data: Path) -> list[Records]:
+    if not data.is_dir():
+        return [read_questions(data)]
+    found = []
+    for split in _SPLITS:
+        try:
+            found.append(read_questions(data, split))
+        except Problem as problem:
+            if "has no file" not in str(problem):
+                raise
+    if not found:
+        raise Problem(f"{data} has none of the splits {', '.join(_SPLITS)}. Give a folder in the form of VQA-v2.")
+    return found
+
+
+def _features(run: Run, records: Records) -> FeatureStore:
+    known = run.folder / "features.json"
+    wanted = {record.picture for record in records.records}
+    if known.is_file():
+        place = Path(json.loads(known.read_text())["folder"])
+        if (place / "store.json").is_file():
+            store = FeatureStore.open(place, expected=run.backbone_fingerprint)
+            if wanted <= set(store.names):
+                return store
+    pictures = {name: path for name, path in records.pictures.items() if name in wanted}
+    place = run.folder / "features" / records.name
+    return make_features(place, pictures, run.load_backbone(), stages=run.stages)[0]
+
+
+def _write(out: Path, name: str, found: dict[str, Evaluation], own: str) -> None:
+    numbers: dict[str, Any] = {
+        kind: {
+            "overall": e.accuracy.overall,
+            "by_answer_type": e.accuracy.by_answer_type,
+            "by_question_type": e.accuracy.by_question_type,
+            "quality": e.quality_means(),
+            "components": e.components,
+        }
+        for kind, e in found.items()
+    }
+    with replacing(out / f"{name}.json") as beside:
+        beside.write_text(json.dumps(numbers, indent=1))
+    write_results(out / f"{name}_results.json", found[own].predictions.items())

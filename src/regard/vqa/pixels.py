@@ -1,0 +1,62 @@
+"""Training end to end: pictures in place of stored features, with the backbone in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard._problem import Problem
+from regard.backbones import Backbone, fingerprint
+from regard.pictures import read, square
+
+
+class PixelStore:
+    """Pictures in the place of a `FeatureStore`: rows are pictures (B, 3, size, size) of bytes, as the backbone takes.
+
+    They are decoded once and kept in memory, so it is for small ones. A picture that cannot be read counts as not
+    there. `backbone` is trained along with the model.
+    """
+
+    def __init__(self, pictures: Mapping[str, Path], backbone: Backbone, name: str) -> None:
+        """Measure the grid that the backbone gives."""
+        self.pictures, self.network, self.backbone = dict(pictures), backbone, name
+        self.folder = next(iter(self.pictures.values())).parent
+        self.fingerprint = fingerprint(backbone)
+        self.names = tuple(self.pictures)
+        self.decoded: dict[str, Tensor | None] = {}
+        size = backbone.preparation.size
+        with torch.no_grad():
+            _, dim, height, width = backbone.eval()(torch.zeros(1, 3, size, size)).shape
+        self.shape: tuple[int, int, int] = (height, width, dim)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a picture, and it can be read."""
+        return name in self.pictures and self._decode(name) is not None
+
+    def __getitem__(self, names: Sequence[str]) -> Tensor:
+        """Pictures, (len(names), 3, size, size) uint8."""
+        rows = [self._decode(name) for name in names]
+        return torch.stack([row for row in rows if row is not None])
+
+    def sample(self, count: int) -> Tensor:
+        """Features of some pictures as the backbone gives them now, for statistics."""
+        chosen = [name for name in self.names[:: max(1, len(self.names) // count)][:count] if self.has(name)]
+        with torch.no_grad():
+            return features(self.network.eval(), self[chosen])
+
+    def _decode(self, name: str) -> Tensor | None:
+        if name not in self.decoded:
+            try:
+                self.decoded[name] = square(read(self.pictures[name]), self.network.preparation.size)
+            except Problem:
+                self.decoded[name] = None
+        return self.decoded[name]
+
+
+def features(backbone: Backbone, pictures: Tensor) -> Tensor:
+    """Grids (B, h, w, D) of pictures (B, 3, H, W) of bytes."""
+    grids: Tensor = backbone(backbone.prepare(pictures))
+    return grids.permute(0, 2, 3, 1)

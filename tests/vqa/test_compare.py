@@ -1,0 +1,121 @@
+"""Kinds side by side with several seeds: tables with intervals; baselines; the command line from scenes to answers."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.scenes import Scenes, write_scenes
+from regard.vqa.baseline import majority, question_only
+from regard.vqa.compare import compare
+from regard.vqa.mcan import small
+from regard.vqa.read import read_questions
+from regard.vqa.tables import cell, interval, table
+from regard.vqa.train import small_training
+
+TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8}
+
+
+def regard(*arguments, code=0):
+    command = [sys.executable, "-c", "from regard.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    said = regard("scenes", folder / "scenes", "--train", 30, "--val", 0, "--test", 8, "--pairs", 8, "--size", 32)
+    assert "train: 30 scenes" in said
+    torch.manual_seed(0)
+    from regard.backbones import make_backbone, save_backbone
+
+    save_backbone(make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2), folder / "backbone")
+    splits = [f"--split={name}" for name in ("train", "val", "test", "pairs")]
+    said = regard(
+        "features", folder / "scenes", "--backbone", folder / "backbone", "--out", folder / "features", *splits
+    )
+    assert "val: not there" in said
+    assert "46 pictures, 8 x 8 x 16" in said
+    return folder
+
+
+def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
+    settings = small_training(model=small(**TINY), epochs=1, above=2)
+    kinds = ["discrete-softmax", "continuous-softmax"]
+    arguments = (tmp_path, place / "scenes", place / "features", settings, kinds)
+    shares = []
+    result = compare(*arguments, seeds=2, prices=(0.1,), progress=shares.append)
+    rows = ["discrete-softmax", "continuous-softmax", "test-MCA, lambda 0.1", "question only", "majority"]
+    assert list(result.accuracy) == rows
+    assert len(result.accuracy["discrete-softmax"]["overall"]) == 2
+    assert len(result.accuracy["discrete-softmax"]["unseen pairs"]) == 2
+    assert sum(v[0] for v in result.components["test-MCA, lambda 0.1"].values()) == pytest.approx(100)
+    said = result.tables()
+    assert said.count("±") > 20
+    for name in ("yes/no", "nearest", "pointing", "several", "K = 1", "unseen pairs"):
+        assert name in said
+    again = compare(*arguments, seeds=2, prices=(0.1,))
+    assert again.accuracy == result.accuracy
+    assert json.loads((tmp_path / "results.json").read_text())["accuracy"].keys() == result.accuracy.keys()
+
+
+def test_from_the_command_line(place, tmp_path):
+    out = tmp_path / "run"
+    options = [
+        "--features",
+        place / "features",
+        "--out",
+        out,
+        "--preset",
+        "small",
+        "--epochs",
+        1,
+        "--validation",
+        "test",
+    ]
+    said = regard("train", place / "scenes", *options, "--validation=test", "--attention", "continuous-sparsemax")
+    assert "overall" in said
+    picture = place / "scenes" / "test" / "COCO_test_000000000000.png"
+    said = regard("ask", out, picture, "What colour is the ring?")
+    assert "continuous-sparsemax: looks most at" in said
+    told = json.loads(regard("ask", out, picture, "Is there a red ring?", "--json", "--attention", "mixture-2"))
+    assert len(told["density"]["components"]) <= 2
+    assert "knows no word" in regard("ask", out, picture, "这是什么", code=1)
+    assert "is not a file" in regard("ask", out, tmp_path / "none.png", "What?", code=1)
+    assert "attention" in regard("ask", out, picture, "What colour?", "--attention", "wrong", code=1)
+    assert "no preset" in regard("train", place / "scenes", "--preset", "huge", code=1)
+    assert "holds no features" in regard("train", place / "scenes", "--features", tmp_path, code=1)
+
+
+def test_baselines():
+    train, test = (list(read_scenes(split, count)) for split, count in (("train", 200), ("test", 60)))
+    blind, common = question_only(train, test), majority(train, test)
+    assert 15 < common.overall < 40
+    assert 15 < blind.overall < 40
+    assert blind.by_question_type["exists"] > 35
+
+
+def read_scenes(split, count):
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return read_questions(write_scenes(Scenes(split, count, size=32), Path(folder)), split).records
+
+
+def test_intervals():
+    from scipy import stats
+
+    values = [80.0, 81.5, 84.0]
+    low, high = stats.t.interval(0.95, 2, loc=sum(values) / 3, scale=stats.sem(values))
+    mean, half = interval(values)
+    assert (mean - half, mean + half) == pytest.approx((low, high), rel=1e-3)
+    assert math.isnan(interval([1.0])[1])
+    assert cell([math.nan]) == "-"
+    assert table("T", {"a": {"x": "1"}}).splitlines() == ["T", "     x", "a    1"]
