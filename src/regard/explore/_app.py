@@ -16,7 +16,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse
 from torch import Tensor
 
-from regard import __version__
+import regard
 from regard._problem import Problem
 from regard.explore._asked import Answer, Batch, Histograms, Play, Points, Trouble
 from regard.explore._guard import Guard
@@ -79,7 +79,7 @@ def create_app(
     Without any, `hint` says how to get one, and the other tabs work. `hosts` are the names it answers to; None for any.
     """
     limits, samples = limits or Limits(), samples or {}
-    app = FastAPI(title="regard explore", version=__version__, docs_url=None, redoc_url=None,
+    app = FastAPI(title="regard explore", version=regard.__version__, docs_url=None, redoc_url=None,
                   openapi_url="/api/openapi.json")  # fmt: skip
     app.add_middleware(GZipMiddleware, minimum_size=1000)
     app.add_middleware(Guard, limits=limits, hosts=hosts)
@@ -95,7 +95,7 @@ def create_app(
     @app.get("/api/state", summary="What there is: the model, its attentions, pictures to choose from, limits")
     def state() -> dict[str, Any]:
         return {
-            "version": __version__,
+            "version": regard.__version__,
             "model": {"name": model, "attentions": attentions} if predictors else None,
             "hint": hint,
             "samples": [{"name": s.name, "questions": s.questions} for s in samples.values()],

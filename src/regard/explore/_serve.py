@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,12 +68,10 @@ def serve(
     server = uvicorn.Server(
         uvicorn.Config(app, host, port, log_level="warning", limit_concurrency=500, timeout_keep_alive=10)
     )
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
     try:
-        sockets = [server.config.bind_socket()]
-    except SystemExit:
-        raise Problem(f"port {port} on {host} cannot be used. Choose another with --port.") from None
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise Problem(f"port {port} on {host} cannot be used. Choose others with --port and --host.") from error
     shown = f"[{host}]" if ":" in host else host
-    ready(f"http://{shown}:{sockets[0].getsockname()[1]}")
-    server.run(sockets)
+    ready(f"http://{shown}:{listening.getsockname()[1]}")
+    server.run([listening])
