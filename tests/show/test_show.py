@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy
 import pytest
@@ -236,3 +237,10 @@ class TestNotebook:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "None\n"
+
+
+def test_the_example_draws_every_kind(tmp_path):
+    example = Path(__file__).parent.parent.parent / "examples" / "pictures.py"
+    done = subprocess.run([sys.executable, example, "--out", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 7
