@@ -194,7 +194,10 @@ class TestPage:
         client = TestClient(create_app((), pictures, hosts=frozenset({"localhost"})), base_url="http://localhost:8000")
         assert client.get("/api/state").status_code == 200
         assert client.get("/api/state", headers={"host": "evil.example"}).status_code == 400
-        assert client.post("/api/playground", json=PLAY, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+        elsewhere = {"sec-fetch-site": "cross-site"}
+        assert client.post("/api/playground", json=PLAY, headers=elsewhere).status_code == 403
+        assert client.get("/api/state", headers=elsewhere | {"sec-fetch-mode": "cors"}).status_code == 403
+        assert client.get("/", headers=elsewhere | {"sec-fetch-mode": "navigate"}).status_code == 200
 
 
 class TestPlayground:

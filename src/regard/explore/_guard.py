@@ -39,17 +39,19 @@ class Guard:
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in HEADERS.items())]
             await send(message)
 
-        if refusal := self._refuse(headers):
+        if refusal := self._refuse(scope["method"], headers):
             status, why = refusal
             await JSONResponse({"error": why}, status)(scope, receive, sending)
             return
         await self.app(scope, self._counting(receive), sending)
 
-    def _refuse(self, headers: dict[str, str]) -> tuple[int, str] | None:
+    def _refuse(self, method: str, headers: dict[str, str]) -> tuple[int, str] | None:
         # A page elsewhere can point a name of its own at this machine and then read what is served here.
         if self.hosts is not None and _name(headers.get("host", "")) not in self.hosts:
             return 400, "This server does not answer to that name. Use --host to serve others."
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        # Somebody may follow a link to a view from anywhere; scripts of other pages get nothing.
+        elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if elsewhere and (method != "GET" or headers.get("sec-fetch-mode") != "navigate"):
             return 403, "Requests from other sites are not answered."
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 15:
