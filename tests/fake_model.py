@@ -11,6 +11,7 @@ import torch
 
 from regard import continuous as C
 from regard import sparsemax
+from regard.vqa.predict import describe
 
 SIDE = 8
 CELLS = C.grid(SIDE, SIDE)
@@ -32,21 +33,13 @@ class FakePrediction:
     seconds: float = field(compare=False, default=0.0)
 
     def to_json(self):
-        plain = {k: v for k, v in vars(self).items() if k not in ("weights", "effective", "density")}
-        density = None
-        if self.density is not None:
-            mixture = isinstance(self.density, C.Mixture)
-            part = self.density.parts if mixture else self.density
-            density = {
-                "alpha": getattr(part, "alpha", 1),
-                "mixing": self.density.mixing.tolist() if mixture else [1.0],
-                "mean": part.mean.reshape(-1, 2).tolist(),
-                "covariance": part.covariance.reshape(-1, 2, 2).tolist(),
-            }
+        plain = {k: v for k, v in vars(self).items() if k not in ("weights", "effective", "density", "top")}
         return plain | {
+            "top": [{"answer": answer, "score": score} for answer, score in self.top],
             "weights": self.weights.tolist(),
             "effective_weights": self.effective.tolist(),
-            "density": density,
+            "density": describe(self.density),
+            "words": [{"word": w, "weight": 0.5} for w in self.question.split()],
         }
 
 

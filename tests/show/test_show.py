@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy
 import pytest
@@ -124,6 +125,13 @@ def test_the_edge_of_a_bounded_support_is_thick_and_where_the_support_ends():
     assert not ellipses(show.density(None, C.match_moments(weights().flatten(), CELLS, 1)).axes[0])
 
 
+def test_a_batch_of_one_is_one_density():
+    mixtures = [C.fit_mixture(w, CELLS, alpha=2) for w in (weights().flatten(), weights().flatten()[None])]
+    one, batch = (show.density(None, m).axes[0] for m in mixtures)
+    assert [e.get_center() for e in ellipses(one)] == [e.get_center() for e in ellipses(batch)]
+    assert len(ellipses(batch)) == 2
+
+
 def test_every_component_that_takes_part_has_its_outline_and_share():
     parts = C.Gaussian(torch.tensor([[0.2, 0.2], [0.5, 0.5], [0.8, 0.8]]), 0.01 * torch.eye(2).expand(3, 2, 2))
     ax = show.density(None, C.Mixture(torch.tensor([0.75, 0.0, 0.25]), parts)).axes[0]
@@ -229,3 +237,10 @@ class TestNotebook:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "None\n"
+
+
+def test_the_example_draws_every_kind(tmp_path):
+    example = Path(__file__).parent.parent.parent / "examples" / "pictures.py"
+    done = subprocess.run([sys.executable, example, "--out", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 7

@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from regard import _check
-from regard.continuous import BetaGaussian, Density, Mixture
-from regard.continuous.density import Elliptical
-from regard.continuous.moments import density_of
+from regard.continuous import Density
 from regard.show import _densities, _grids
 from regard.show._canvas import AnyFigure, Image, backdrop, colour_bar, on_grid, pixels, scale
 from regard.show._lines import curve
@@ -79,7 +77,7 @@ def png(density: Density) -> bytes | None:
     dimensions = density.event_shape[0]
     if dimensions > 2 or 0 in density.batch_shape:
         return None
-    members = one_by_one(density)
+    members = _densities.one_by_one(density)[:MOST]
     if dimensions == 1:
         figure: AnyFigure = Figure(figsize=(5, 2.5), layout="constrained")
         curve(figure.subplots(), members)
@@ -91,24 +89,6 @@ def png(density: Density) -> bytes | None:
     written = io.BytesIO()
     figure.savefig(written, format="png", dpi=80)
     return written.getvalue()
-
-
-def one_by_one(density: Density, most: int = MOST) -> list[Density]:
-    """The first members of a batch, each as a density of its own."""
-    count, d = min(most, density.batch_shape.numel()), density.event_shape[0]
-    if isinstance(density, Mixture):
-        k, parts = density.mixing.shape[-1], density.parts
-        mixing, means = density.mixing.reshape(-1, k), parts.mean.reshape(-1, k, d)
-        covariances = parts.covariance.reshape(-1, k, d, d)
-        return [Mixture(mixing[i], _like(parts, means[i], covariances[i])) for i in range(count)]
-    assert isinstance(density, Elliptical)
-    means, covariances = density.mean.reshape(-1, d), density.covariance.reshape(-1, d, d)
-    return [_like(density, means[i], covariances[i]) for i in range(count)]
-
-
-def _like(density: Elliptical, mean: Tensor, covariance: Tensor) -> Elliptical:
-    """The density of the same family with other parameters."""
-    return density_of(mean, covariance, density.alpha if isinstance(density, BetaGaussian) else 1)
 
 
 def _panels(ax: Axes | None, rows: int, columns: int, ratio: float) -> tuple[AnyFigure, list[Axes], Axes | None]:

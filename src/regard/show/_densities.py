@@ -13,6 +13,8 @@ from torch import Tensor
 
 from regard import _check
 from regard.continuous import BetaGaussian, Density, Mixture
+from regard.continuous.density import Elliptical
+from regard.continuous.moments import density_of
 from regard.show._canvas import (
     COLOURS,
     HALO,
@@ -33,7 +35,7 @@ LEVELS = 7
 def density(
     image: Image, density: Density, ax: Axes | None = None, *, vmax: float | None = None, bar: bool = True
 ) -> AnyFigure:
-    """Contours of one density on the plane over the picture that it looks at, one colour map for all families.
+    """Contours of one density on the plane, or of a batch of one, over the picture; one colour map for all families.
 
     The edge of a bounded support (sparsemax and its relatives) is drawn thick. Each component of a mixture has its
     outline, that edge or the dashed ellipse of one standard deviation, and its share in the middle. `image` and `vmax`
@@ -57,7 +59,7 @@ def density(
 
 def sampled(density: Density) -> Array:
     """The density on a fine lattice of the unit square."""
-    if density.event_shape != (2,) or density.batch_shape != ():
+    if density.event_shape != (2,) or density.batch_shape.numel() != 1:
         got = f"batch {tuple(density.batch_shape)} in {density.event_shape[0]} dimensions"
         _check.complain("density", got, "one density on the plane", "For sequences there is weights_1d.")
     x, _, points = lattice()
@@ -73,7 +75,7 @@ def draw(ax: Axes, density: Density, values: Array, norm: Normalize) -> None:
     levels[0] = 1e-3 * top
     ax.contourf(x, y, values, levels=levels, cmap=COLOURS, norm=norm, alpha=0.5, extend="max")
     ax.contour(x, y, values, levels=levels[1:], cmap=COLOURS, norm=norm, linewidths=1.4)
-    _outline(ax, density)
+    _outline(ax, one_by_one(density)[0])
     ax.set(xlim=(0, 1), ylim=(1, 0))
 
 
@@ -108,3 +110,21 @@ def _ellipse(ax: Axes, mean: Tensor, covariance: Tensor, edge: float | None) -> 
     )
     outline.set_path_effects(HALO if edge is None else THICK_HALO)
     ax.add_patch(outline)
+
+
+def one_by_one(density: Density) -> list[Density]:
+    """The members of a batch, each as a density of its own."""
+    count, d = density.batch_shape.numel(), density.event_shape[0]
+    if isinstance(density, Mixture):
+        k, parts = density.mixing.shape[-1], density.parts
+        mixing, means = density.mixing.reshape(-1, k), parts.mean.reshape(-1, k, d)
+        covariances = parts.covariance.reshape(-1, k, d, d)
+        return [Mixture(mixing[i], _like(parts, means[i], covariances[i])) for i in range(count)]
+    assert isinstance(density, Elliptical)
+    means, covariances = density.mean.reshape(-1, d), density.covariance.reshape(-1, d, d)
+    return [_like(density, means[i], covariances[i]) for i in range(count)]
+
+
+def _like(density: Elliptical, mean: Tensor, covariance: Tensor) -> Elliptical:
+    """The density of the same family with other parameters."""
+    return density_of(mean, covariance, density.alpha if isinstance(density, BetaGaussian) else 1)

@@ -1,0 +1,35 @@
+"""`regard explore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+DEMO = Path("out/demo/models/continuous-softmax-0")  # where `make demo` leaves its model
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(explore)
+
+
+def explore(
+    checkpoint: Path | None = typer.Argument(
+        None, help="The folder of a trained model; unless given, the one that make demo trained."
+    ),  # noqa: B008
+    host: str = typer.Option("127.0.0.1", help="The address to listen on; 0.0.0.0 lets other machines in."),
+    port: int = typer.Option(8000, min=0, max=65535, help="The port; 0 for any that is free."),
+) -> None:
+    """Open a web page: ask a model and see where it looks, play with attention, watch transport.
+
+    Example: regard explore out/vqa --port 8080
+    """
+    from regard._problem import Problem
+    from regard.explore import serve
+
+    if checkpoint is not None and not checkpoint.exists():
+        raise Problem(f"{checkpoint} is not there. Give the folder of a trained model, or none for the playground.")
+    if checkpoint is None and DEMO.exists():
+        checkpoint = DEMO
+    serve(checkpoint, host, port, lambda address: typer.echo(f"regard is at {address} (ctrl-c ends it)"))

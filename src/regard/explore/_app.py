@@ -1,0 +1,215 @@
+"""The application: one page, and the JSON API under it."""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Annotated, Any, Protocol
+
+from fastapi import Body, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import JSONResponse
+from torch import Tensor
+
+import regard
+from regard._problem import Problem
+from regard.explore._asked import Answer, Batch, Histograms, Play, Points, Trouble
+from regard.explore._guard import Guard
+from regard.explore._limits import Limits
+from regard.explore._moving import assign, move
+from regard.explore._playground import play
+from regard.explore._samples import Sample
+from regard.explore._uploads import decode, read_form
+from regard.explore._work import Busy, Workers
+
+KINDS = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+TROUBLE: dict[int | str, dict[str, Any]] = {
+    413: {"model": Trouble, "description": "Larger than the server takes"},
+    422: {"model": Trouble, "description": "Something about the request is wrong; the message says what"},
+    503: {"model": Trouble, "description": "Busy: ask again in a moment"},
+}
+FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["question"],
+                    "properties": {
+                        "question": {"type": "string"},
+                        "attention": {"type": "string", "description": "one of those that /api/state lists"},
+                        "sample": {"type": "string", "description": "the name of a picture that /api/state lists"},
+                        "picture": {"type": "string", "format": "binary", "description": "or a picture of your own"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+class Asked(Protocol):
+    """A model that answers: `regard.vqa.Predictor`."""
+
+    @property
+    def attentions(self) -> Sequence[str]:
+        """The kinds of attention that it can look with."""
+
+    def ask(self, picture: Tensor, question: str, attention: str | None = None) -> Any:
+        """A prediction, with `to_json()`."""
+
+
+def create_app(
+    predictors: Sequence[Asked] = (),
+    samples: dict[str, Sample] | None = None,
+    limits: Limits | None = None,
+    *,
+    hosts: frozenset[str] | None = None,
+    model: str = "",
+    hint: str = "",
+) -> FastAPI:
+    """The application for some copies of one model: a model is asked by one thread at a time.
+
+    Without any, `hint` says how to get one, and the other tabs work. `hosts` are the names it answers to; None for any.
+    """
+    limits, samples = limits or Limits(), samples or {}
+    app = FastAPI(title="regard explore", version=regard.__version__, docs_url=None, redoc_url=None,
+                  openapi_url="/api/openapi.json")  # fmt: skip
+    app.add_middleware(GZipMiddleware, minimum_size=1000)
+    app.add_middleware(Guard, limits=limits, hosts=hosts)
+    _say_what_is_wrong(app)
+    _serve_the_page(app, samples)
+    answering = Workers(max(1, len(predictors)), limits.waiting)
+    playing = Workers(limits.workers, limits.waiting)
+    free: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+    for predictor in predictors:
+        free.put(predictor)
+    attentions = list(predictors[0].attentions) if predictors else []
+
+    @app.get("/api/state", summary="What there is: the model, its attentions, pictures to choose from, limits")
+    def state() -> dict[str, Any]:
+        return {
+            "version": regard.__version__,
+            "model": {"name": model, "attentions": attentions} if predictors else None,
+            "hint": hint,
+            "samples": [{"name": s.name, "questions": s.questions} for s in samples.values()],
+            "limits": {"bytes": limits.picture_bytes, "pixels": limits.picture_pixels,
+                       "letters": limits.question_letters},
+        }  # fmt: skip
+
+    def answer(fields: dict[str, str], sent: bytes | None) -> dict[str, Any]:
+        question, attention = fields.get("question", "").strip(), fields.get("attention") or None
+        if not question:
+            raise Problem("the question is empty. Ask something about the picture.")
+        if len(question) > limits.question_letters:
+            raise Problem(f"the question has more than {limits.question_letters} letters. Ask something shorter.")
+        if attention is not None and attention not in attentions:
+            raise Problem(f"there is no attention of that name. Choose one of {', '.join(attentions)}.")
+        if sent is not None:
+            picture = decode(sent, limits)
+        elif fields.get("sample") in samples:
+            picture = samples[fields["sample"]].picture
+        else:
+            raise Problem(f"there is no picture. Send one, or name a sample: {', '.join(samples) or 'there are none'}.")
+        predictor = free.get()
+        try:
+            found: dict[str, Any] = predictor.ask(picture, question, attention).to_json()
+        finally:
+            free.put(predictor)
+        return found
+
+    @app.post("/api/ask", responses={200: {"model": Answer}, **TROUBLE}, openapi_extra=FORM,
+              summary="Ask about a picture: the answer, and where the model looked")  # fmt: skip
+    async def ask(request: Request) -> Response:
+        if not predictors:
+            raise Problem(hint or "there is no model here.")
+        with answering.place():
+            fields, sent = await read_form(request, limits)
+            return await _timed(answering, lambda: answer(fields, sent))
+
+    @app.post("/api/playground", responses=TROUBLE, summary="Every map and density of a field of scores")
+    async def playground(asked: Play) -> Response:
+        with playing.place():
+            return await _timed(playing, lambda: play(asked))
+
+    @app.post("/api/transport", responses=TROUBLE, summary="The plan and the distance between points or histograms")
+    async def transport(asked: Annotated[Points | Histograms, Body(discriminator="kind")]) -> Response:
+        with playing.place():
+            return await _timed(playing, lambda: move(asked))
+
+    @app.post("/api/assign", responses=TROUBLE, summary="SwAV's assignment of a batch to prototypes")
+    async def assignment(asked: Batch) -> Response:
+        with playing.place():
+            return await _timed(playing, lambda: assign(asked))
+
+    return app
+
+
+async def _timed(workers: Workers, job: Callable[[], dict[str, Any]]) -> Response:
+    """The result as JSON, with the time that the work itself took in a header."""
+
+    def timed() -> tuple[str, float]:
+        began = time.perf_counter()
+        text = json.dumps(job())
+        return text, 1e3 * (time.perf_counter() - began)
+
+    text, milliseconds = await workers.do(timed)
+    return Response(text, media_type="application/json", headers={"server-timing": f"work;dur={milliseconds:.1f}"})
+
+
+def _serve_the_page(app: FastAPI, samples: dict[str, Sample]) -> None:
+    """The files of the page are read once, here: a request names one of them, and never a path."""
+    folder = files("regard.explore") / "static"
+    page = {f.name: (f.read_bytes(), KINDS[f.name.rpartition(".")[2]]) for f in folder.iterdir() if "." in f.name}
+
+    def served(name: str) -> Response:
+        if name not in page:
+            raise HTTPException(404, "There is no such page.")
+        content, kind = page[name]
+        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return served("index.html")
+
+    @app.get("/{name}", include_in_schema=False)
+    async def file(name: str) -> Response:
+        return served(name)
+
+    @app.get("/api/samples/{name}", summary="The file of a picture to choose", response_class=Response)
+    async def sample(name: str) -> Response:
+        if name not in samples:
+            raise HTTPException(404, "There is no such picture.")
+        return Response(samples[name].file, media_type=samples[name].kind, headers={"cache-control": "max-age=3600"})
+
+
+def _say_what_is_wrong(app: FastAPI) -> None:
+    """Every error is one line of JSON, and says nothing of the inside."""
+
+    @app.exception_handler(Problem)
+    async def problem(_: Request, error: Problem) -> Response:
+        return JSONResponse({"error": str(error)}, 422)
+
+    @app.exception_handler(Busy)
+    async def busy(_: Request, __: Busy) -> Response:
+        return JSONResponse({"error": "busy: ask again in a moment."}, 503, {"retry-after": "1"})
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> Response:
+        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the request"
+        return JSONResponse({"error": f"{where[:100]}: {first['msg']}."}, 422)
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, __: Exception) -> Response:
+        return JSONResponse({"error": "something went wrong here; the server's log has the details."}, 500)
