@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test lint types check bench sanitize clean
+.PHONY: demo test lint types check bench sanitize browser clean
 
 demo: $(READY)
 	$(BIN)/regard demo
@@ -24,8 +24,15 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-check: $(READY)
-	$(BIN)/pytest
+check: $(READY) browser
+	$(BIN)/pytest -ra
+
+# The page is tested in a real browser. Debian's needs no download of its own.
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && echo 'Installing chromium for the tests of the page (about a minute, once) ...' \
+	  && apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+	  || echo 'No chromium, and no way to install it here (root and apt): the browser tests will be skipped.'
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -14,8 +14,8 @@ def add(app: typer.Typer) -> None:
 
 
 def ask(
-    checkpoint: Path = typer.Argument(..., help="The folder of a run."),  # noqa: B008
-    picture: Path = typer.Argument(..., help="A picture."),  # noqa: B008
+    checkpoint: Path = typer.Argument(..., help="The folder of a run."),
+    picture: Path = typer.Argument(..., help="A picture."),
     question: str = typer.Argument(..., help="A question about it."),
     attention: str | None = typer.Option(
         None,

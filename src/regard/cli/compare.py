@@ -23,10 +23,10 @@ def add(app: typer.Typer) -> None:
 
 
 def compare(
-    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, such as regard scenes writes."),  # noqa: B008
-    features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),  # noqa: B008
-    out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),  # noqa: B008
-    attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),  # noqa: B008
+    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, such as regard scenes writes."),
+    features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),
+    out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
+    attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),
     seeds: int = typer.Option(3, min=1),
     epochs: int = typer.Option(16, min=1),
     preset: str = typer.Option("small", help="small or thesis."),

@@ -13,7 +13,7 @@ def add(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Path = typer.Option(Path("out/demo"), help="Where everything goes; what is there is used again."),  # noqa: B008
+    out: Path = typer.Option(Path("out/demo"), help="Where everything goes; what is there is used again."),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, each on one core."),
 ) -> None:
     """From nothing to answers: draw scenes, pretrain a backbone without labels, train two models, show what they see.

@@ -23,10 +23,10 @@ def add(app: typer.Typer) -> None:
 
 
 def evaluate(
-    model: Path = typer.Argument(..., help="The folder of a run, or of a backbone."),  # noqa: B008
-    data: Path = typer.Argument(None, help="Labelled data. Without it: what the model's kind has built in."),  # noqa: B008
-    test: Path = typer.Option(None, help="Data to test on; else a part of the data is kept for it."),  # noqa: B008
-    out: Path = typer.Option(None, help="Also write the numbers here, as JSON."),  # noqa: B008
+    model: Path = typer.Argument(..., help="The folder of a run, or of a backbone."),
+    data: Path = typer.Argument(None, help="Labelled data. Without it: what the model's kind has built in."),
+    test: Path = typer.Option(None, help="Data to test on; else a part of the data is kept for it."),
+    out: Path = typer.Option(None, help="Also write the numbers here, as JSON."),
 ) -> None:
     """Judge a model: a backbone by nearest neighbours and a linear probe, with the untrained one beside it.
 

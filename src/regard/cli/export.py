@@ -16,8 +16,8 @@ def add(app: typer.Typer) -> None:
 
 
 def backbone(
-    run: Path = typer.Argument(..., help="The folder of a run, finished or not."),  # noqa: B008
-    out: Path = typer.Option(Path("out/backbone"), help="The folder to write."),  # noqa: B008
+    run: Path = typer.Argument(..., help="The folder of a run, finished or not."),
+    out: Path = typer.Option(Path("out/backbone"), help="The folder to write."),
 ) -> None:
     """Write the backbone of a run as safetensors and config.json; transformers' own load with `AutoModel` too.
 

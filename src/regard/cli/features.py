@@ -13,11 +13,11 @@ def add(app: typer.Typer) -> None:
 
 
 def features(
-    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),  # noqa: B008
+    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
     backbone: str = typer.Option(..., help="A folder of regard pretrain, or a transformers model (folder or name)."),
-    out: Path = typer.Option(Path("out/features"), help="Where to store the features."),  # noqa: B008
-    split: list[str] = typer.Option(["train", "val", "test"], help="Splits; those that are not there are left out."),  # noqa: B008
-    pictures: Path | None = typer.Option(None, help="Where the pictures are, if elsewhere."),  # noqa: B008
+    out: Path = typer.Option(Path("out/features"), help="Where to store the features."),
+    split: list[str] = typer.Option(["train", "val", "test"], help="Splits; those that are not there are left out."),
+    pictures: Path | None = typer.Option(None, help="Where the pictures are, if elsewhere."),
     size: int | None = typer.Option(None, min=8, help="Side that pictures are brought to."),
     stages: bool = typer.Option(False, help="The maps of all stages (layer1, layer2, ...) side by side."),
     batch: int = typer.Option(64, min=1, help="Pictures at a time."),

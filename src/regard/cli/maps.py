@@ -12,7 +12,7 @@ def add(app: typer.Typer) -> None:
     app.command()(maps)
 
 
-def maps(out: Path = typer.Option(Path("out/maps.png"), help="The picture to write.")) -> None:  # noqa: B008
+def maps(out: Path = typer.Option(Path("out/maps.png"), help="The picture to write.")) -> None:
     """Put the maps side by side on a photograph: where does one patch look?
 
     Example: regard maps --out maps.png

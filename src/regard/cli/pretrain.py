@@ -17,18 +17,18 @@ def add(app: typer.Typer) -> None:
 
 
 def pretrain(
-    pictures: Path = typer.Argument(  # noqa: B008
+    pictures: Path = typer.Argument(
         None,
         help="A folder of pictures (at any depth), a tar or a folder of tars, an .npy or .npz file, a saved HF "
         "dataset. Without it: scikit-learn's digits.",
         show_default=False,
     ),
-    out: Path = typer.Option(Path("out/pretrain"), help="The folder of the run; a run that is there goes on."),  # noqa: B008
+    out: Path = typer.Option(Path("out/pretrain"), help="The folder of the run; a run that is there goes on."),
     preset: str = typer.Option(None, help="digits, small (32 px), scenes (80 px) or photos (224 px)."),
     steps: int = typer.Option(None, help="Updates of the weights."),
     batch_size: int = typer.Option(None, help="Pictures in a step, over all processes."),
     backbone: str = typer.Option(None, help="small, small-wide, a saved folder, or a transformers model."),
-    set_: list[str] = typer.Option([], "--set", help="Any other setting, as name=value: --set prototypes=30."),  # noqa: B008
+    set_: list[str] = typer.Option([], "--set", help="Any other setting, as name=value: --set prototypes=30."),
     seed: int = typer.Option(0, help="Decides all that is random."),
     fresh: bool = typer.Option(False, "--fresh", help="Begin again, also if the folder has a checkpoint."),
     workers: int = typer.Option(0, help="Processes that read pictures."),

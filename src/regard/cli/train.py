@@ -15,11 +15,11 @@ def add(app: typer.Typer) -> None:
 
 
 def train(
-    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),  # noqa: B008
-    features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),  # noqa: B008
+    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
+    features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),
     end_to_end: str | None = typer.Option(None, help="A backbone to train along, in place of --features."),
     size: int | None = typer.Option(None, min=8, help="Side of the pictures for --end-to-end."),
-    out: Path = typer.Option(Path("out/vqa"), help="Where the run goes; the same again goes on."),  # noqa: B008
+    out: Path = typer.Option(Path("out/vqa"), help="Where the run goes; the same again goes on."),
     preset: str = typer.Option("thesis", help="thesis (Table 6.1) or small."),
     attention: str = typer.Option("discrete-softmax", help="Output attention; see regard ask --help."),
     basis: str = typer.Option("gaussian", help="gaussian, fourier, thesis-49 or thesis-100."),
@@ -32,7 +32,7 @@ def train(
     accumulate: int = typer.Option(1, min=1, help="Batches for one update."),
     above: int = typer.Option(8, min=0, help="Answers given more often than this are known."),
     patience: int | None = typer.Option(None, min=1, help="Stop after so many epochs without a better validation."),
-    glove: Path | None = typer.Option(None, help="Word vectors, a GloVe text file as wide as the preset's."),  # noqa: B008
+    glove: Path | None = typer.Option(None, help="Word vectors, a GloVe text file as wide as the preset's."),
     seed: int = 0,
     devices: int = typer.Option(1, min=1, help="Processes."),
     precision: str = typer.Option("32-true", help="Lightning's: 16-mixed, bf16-mixed, ..."),

@@ -202,7 +202,7 @@ INLINE void deformed(double y, double delta, double inverse, double& weight, dou
 // T is the precision of the powers. It ends with the step that makes the sum right to that precision.
 template <typename T>
 INLINE double threshold_any(const double* c, int64_t n, double delta, double low, int steps) {
-    const double enough = std::sqrt(double(std::numeric_limits<T>::epsilon()));
+    const double enough = 0.25 * std::sqrt(double(std::numeric_limits<T>::epsilon()));
     const T d = static_cast<T>(delta), inverse = static_cast<T>(1.0 / delta);
     for (int step = 0; step < steps; ++step) {
         double sum = 0, slopes = 0;
