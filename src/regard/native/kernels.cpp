@@ -183,11 +183,12 @@ INLINE float exp_of(float x) {  // exp for x in about [-87, 88], below it zero
 }
 
 // e_alpha(y) = [1 + delta y]_+^(1/delta), and its slope, that over 1 + delta y.
-INLINE void deformed(float y, float delta, float inverse, float& weight, float& slope) {
-    const float z = delta * y, u = 1.0f + z;
+INLINE void deformed(double y, double delta, float inverse, float& weight, float& slope) {
+    const double base = 1.0 + delta * y;  // in double: near the edge of the support it is a small difference
+    const float u = static_cast<float>(base);
     const bool in = u > 1e-30f;
-    const float safe = in ? u : 1.0f;
-    const float log = log_of(safe) + (z - (u - 1.0f)) / safe;  // as log1p: right for small z too
+    const float safe = in ? u : 1.0f, rest = in ? static_cast<float>(base - double(u)) : 0.0f;
+    const float log = log_of(safe) + rest / safe;
     weight = in ? exp_of(log * inverse) : 0.0f;
     slope = weight / safe;
 }
@@ -203,13 +204,13 @@ INLINE void deformed(double y, double delta, double inverse, double& weight, dou
 template <typename T>
 INLINE double threshold_any(const double* c, int64_t n, double delta, double low, int steps) {
     const double enough = 0.25 * std::sqrt(double(std::numeric_limits<T>::epsilon()));
-    const T d = static_cast<T>(delta), inverse = static_cast<T>(1.0 / delta);
+    const T inverse = static_cast<T>(1.0 / delta);
     for (int step = 0; step < steps; ++step) {
         double sum = 0, slopes = 0;
 #pragma omp simd reduction(+ : sum, slopes)
         for (int64_t i = 0; i < n; ++i) {
             T weight, slope;
-            deformed(static_cast<T>(c[i] - low), d, inverse, weight, slope);
+            deformed(c[i] - low, delta, inverse, weight, slope);
             sum += double(weight);
             slopes += double(slope);
         }
@@ -249,7 +250,7 @@ INLINE int64_t support(const T* x, int64_t n, double alpha, Scratch& s) {
     int32_t* place = s.place.data();
     const double low = threshold<T>(value, found, alpha, start, 60);
     double total = 0.0;
-    const T d = static_cast<T>(delta), inverse = static_cast<T>(1.0 / delta);
+    const T inverse = static_cast<T>(1.0 / delta);
     if (shifted) {
 #pragma omp simd reduction(+ : total)
         for (int64_t i = 0; i < found; ++i) {
@@ -261,7 +262,7 @@ INLINE int64_t support(const T* x, int64_t n, double alpha, Scratch& s) {
 #pragma omp simd reduction(+ : total)
         for (int64_t i = 0; i < found; ++i) {
             T weight, slope;
-            deformed(static_cast<T>(value[i] - low), d, inverse, weight, slope);
+            deformed(value[i] - low, delta, inverse, weight, slope);
             value[i] = double(weight);
             total += value[i];
         }
