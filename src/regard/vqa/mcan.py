@@ -63,8 +63,9 @@ def small(**changes: Any) -> ModelSettings:
     >>> small(attention="mixture-2").layers
     2
     """
-    sizes: dict[str, Any] = {"words": 64, "width": 96, "heads": 4, "layers": 2, "feed_forward": 192, "flat": 96}
-    return ModelSettings(**(sizes | {"fused": 192, "dropout": 0.05} | changes))
+    sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 2, "layers": 2, "feed_forward": 128, "flat": 64}
+    # Without dropout on the weights attention is one fused call; a few epochs on many questions need none.
+    return ModelSettings(**(sizes | {"fused": 128, "dropout": 0.0} | changes))
 
 
 class Answered(NamedTuple):

@@ -60,7 +60,7 @@ def small_training(**changes: Any) -> TrainSettings:
     """The settings for scenes: the small model, ten epochs, one cosine.
 
     >>> small_training(epochs=3).model.width
-    96
+    64
     """
     model = changes.pop("model", None) or small()
     short: dict[str, Any] = {"model": model, "epochs": 10, "lr": 1e-3, "schedule": "cosine", "clip": 64.0}
