@@ -1,41 +1,69 @@
-"""Sparsemax and entmax 1.5 against the entmax package and torch.softmax."""
+"""Sparsemax and entmax against the entmax package and torch.softmax, and sparse attention against SDPA's softmax."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from benchmarks.harness import Row, installed, race, report
 
-SHAPES = [(4096, 196), (512, 4096), (64, 32000)]
+SHAPES = [(4096, 196), (65536, 128), (512, 4096), (64, 32000)]
+WHAT = ("forward", "forward+backward")
 
 
-def timed(f: Callable[..., Tensor], shape: tuple[int, int], what: str) -> Callable[[], object]:
-    torch.manual_seed(0)
-    s, grad = torch.randn(shape), torch.randn(shape)
-    leaf = s.clone().requires_grad_()
-    return (lambda: f(s)) if what == "forward" else (lambda: f(leaf).backward(grad))
+def timed(f: Callable[..., Tensor], what: str, *inputs: Tensor) -> Callable[[], object]:
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    grad = torch.randn_like(f(*inputs))
+    return (lambda: f(*inputs)) if what == "forward" else (lambda: f(*leaves).backward(grad))
 
 
 def main() -> None:
-    if installed("entmax") is None:
-        print("skipped: the peer `entmax` is not installed (pip install 'regard[bench]')\n")
-        return
-    import entmax
+    print(f"native kernels: {regard.native_kernels()}")
+    torch.manual_seed(0)
+    report("maps", chain(map_rows(), attention_rows()))
 
-    rows = []
+
+def map_rows() -> Iterator[Row]:
+    packaged: dict[str, Callable[..., Tensor]] = {}
+    if installed("entmax") is not None:
+        import entmax
+
+        packaged = {"sparsemax": entmax.sparsemax, "entmax 1.5": entmax.entmax15}
     for shape in SHAPES:
-        for name, ours, theirs in (
-            ("sparsemax", regard.sparsemax, entmax.sparsemax),
-            ("entmax 1.5", regard.entmax, entmax.entmax15),
+        s = torch.randn(shape)
+        for name, ours, most in (
+            ("sparsemax", regard.sparsemax, 1.5),
+            ("entmax 1.5", regard.entmax, 1.5),
+            ("entmax 1.3", partial(regard.entmax, alpha=1.3), 6.0),
         ):
-            contestants = {"ours": ours, "entmax": partial(theirs, dim=-1), "softmax": partial(torch.softmax, dim=-1)}
-            for what in ("forward", "forward+backward"):
-                t = race({who: timed(f, shape, what) for who, f in contestants.items()})
-                case = f"{name} {shape} {what}"
-                ratio = t["entmax"].median / t["ours"].median
-                rows.append(Row(case, "ms", t["ours"].median, "entmax", t["entmax"].median, "at least 5x", ratio >= 5))
-                rows.append(Row(case, "ms", t["ours"].median, "torch.softmax", t["softmax"].median))
-    report("maps", rows)
+            contestants = {"ours": ours, "softmax": partial(torch.softmax, dim=-1)}
+            if name in packaged:
+                contestants["entmax"] = partial(packaged[name], dim=-1)
+            for what in WHAT:
+                t = race({who: timed(f, what, s) for who, f in contestants.items()})
+                case, mine = f"{name} {shape} {what}", t["ours"].median
+                if "entmax" in t:
+                    theirs = t["entmax"].median
+                    yield Row(case, "ms", mine, "entmax", theirs, "at least 5x", theirs / mine >= 5)
+                theirs = t["softmax"].median
+                yield Row(
+                    case, "ms", mine, "torch.softmax", theirs, f"at most {most:g} times its time", mine <= most * theirs
+                )
+
+
+def attention_rows() -> Iterator[Row]:
+    """One head of scores with unit variance, as queries and keys of width 64 give them."""
+    for n in (4096, 16384):
+        q, k, v = (torch.randn(1, 1, n, 64) for _ in range(3))
+        for name, map_ in (("sparsemax", regard.sparsemax), ("entmax 1.5", regard.entmax)):
+            contestants = {"ours": partial(regard.attend, map=map_), "sdpa": scaled_dot_product_attention}
+            for what, most in zip(WHAT, (2.5, 1.0), strict=True):
+                t = race({who: timed(f, what, q, k, v) for who, f in contestants.items()}, seconds=4, least=3)
+                mine, theirs = t["ours"].median, t["sdpa"].median
+                promise = f"at most {most:g} times its time"
+                case = f"attention, {name}, N = {n}, {what}"
+                yield Row(case, "ms", mine, "SDPA's softmax", theirs, promise, mine <= most * theirs)

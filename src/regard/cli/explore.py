@@ -15,9 +15,7 @@ def add(app: typer.Typer) -> None:
 
 
 def explore(
-    checkpoint: Path | None = typer.Argument(
-        None, help="The folder of a trained model; unless given, the one that make demo trained."
-    ),
+    checkpoint: Path | None = typer.Argument(None, help="A trained model's folder; or else make demo's."),
     host: str = typer.Option("127.0.0.1", help="The address to listen on; 0.0.0.0 lets other machines in."),
     port: int = typer.Option(8000, min=0, max=65535, help="The port; 0 for any that is free."),
 ) -> None:

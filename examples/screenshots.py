@@ -1,0 +1,40 @@
+"""Screenshots of the page: start `regard explore`, then `python examples/screenshots.py --out docs/pictures`."""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+VIEWS = {
+    "ask": (1280, 900, "light", "#tab=ask&sample=scene-3&attention=mixture-2"),
+    "playground": (1280, 1010, "light", "#tab=playground"),
+    "transport": (1280, 830, "dark", "#tab=transport&t.eps=0.02"),
+}
+
+
+def main() -> None:
+    """Open each view in a browser and write what it shows."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--address", default="http://127.0.0.1:8000")
+    arguments.add_argument("--out", type=Path, default=Path("out/screenshots"))
+    given = arguments.parse_args()
+    browser = shutil.which("chromium")
+    if browser is None:
+        sys.exit("there is no chromium here: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    given.out.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        for name, (width, height, scheme, view) in VIEWS.items():
+            page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page.goto(f"{given.address}/{view}")
+            page.wait_for_selector("html[data-ready]")
+            page.wait_for_load_state("networkidle")
+            page.screenshot(path=given.out / f"{name}.png")
+            page.close()
+        chromium.close()
+
+
+if __name__ == "__main__":
+    main()
