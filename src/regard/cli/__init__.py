@@ -9,6 +9,7 @@ from importlib import import_module
 # Modules of this package, each with a function add(app).
 COMMANDS = (
     "demo",
+    "doctor",
     "explore",
     "maps",
     "scenes",

@@ -1,0 +1,52 @@
+"""`regard doctor`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import typer
+
+#: What each extra brings, by the name of one package of it.
+EXTRAS = {
+    "show": "matplotlib",
+    "swav": "lightning",
+    "hf": "transformers",
+    "explore": "fastapi",
+    "transport": "POT",
+    "bench": "entmax",
+}
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(doctor)
+
+
+def doctor() -> None:
+    """Say what is installed and what is missing: versions, threads, devices, native kernels, extras.
+
+    Example: regard doctor
+    """
+    import torch
+
+    import regard
+
+    devices = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    devices += ["mps"] if torch.backends.mps.is_available() else []
+    lines = {
+        "regard": regard.__version__,
+        "Python": f"{platform.python_version()} on {platform.platform()}",
+        "torch": torch.__version__,
+        "threads": f"{torch.get_num_threads()} of {os.cpu_count()} processors",
+        "devices": ", ".join(devices),
+        "native kernels": regard.native_kernels(),
+    }
+    for extra, package in EXTRAS.items():
+        try:
+            lines[f"[{extra}]"] = f"{package} {version(package)}"
+        except PackageNotFoundError:
+            lines[f"[{extra}]"] = f"missing: pip install 'regard[{extra}]'"
+    for name, found in lines.items():
+        typer.echo(f"{name:<16}{found}")
