@@ -6,7 +6,7 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FLAGS = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=default"]
+FLAGS = ["-O3", "-g0", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=default"]
 
 
 class Kernels(build_ext):
