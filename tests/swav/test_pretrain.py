@@ -17,8 +17,8 @@ from regard._problem import Problem
 from regard.backbones import load_backbone
 from regard.cli import main
 from regard.pictures import Arrays
-from regard.swav import CollapseWarning, Settings, evaluate, load_run, preset, pretrain, run, sheet
-from regard.swav._pretrain import build
+from regard.swav import PRESETS, CollapseWarning, Settings, evaluate, load_run, preset, pretrain, run, sheet
+from regard.swav._pretrain import before, build
 from regard.training import latest
 
 TINY = {
@@ -205,6 +205,11 @@ def test_checkpoints_that_cannot_serve(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-3])
     with pytest.raises(Problem, match="corrupt"):
         go(tmp_path, steps=8)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_nothing_to_complain_of(name):
+    assert before(preset(name), preset(name).batch_size) == []
 
 
 def test_settings_are_checked():
