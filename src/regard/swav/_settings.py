@@ -113,7 +113,7 @@ def scenes() -> Settings:
             size=48, scale=(0.3, 1.0), local=2, local_size=24, local_scale=(0.1, 0.3), jitter=(0.3, 0.3, 0.2, 0)
         ),
         canvas=80,
-        prototypes=100,
+        prototypes=50,
         steps=300,
         batch_size=64,
         freeze=30,

@@ -58,7 +58,7 @@ class CsvLog:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append a row."""
-        row = {"step": step, **{name: f"{value:.6g}" for name, value in values.items()}}
+        row = {"step": step, **{name: f"{value:.9g}" for name, value in values.items()}}
         self._rows.append(row)
         if new := [name for name in row if name not in self._names]:
             self._names += new

