@@ -29,7 +29,7 @@ from regard.swav._pretrain import build
 from regard.training import Order, cosine, fit, mix
 
 RESULTS = Path(__file__).parent / "results"
-DIGITS = {"steps": 150, "batch_size": 64, "freeze": 30, "warmup": 20}
+DIGITS = {"steps": 500, "batch_size": 64}  # the preset of `regard pretrain`
 CIFAR = {"batch_size": 64, "freeze": 30, "warmup": 20}
 
 
