@@ -6,13 +6,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+APP    := $(VENV)/.app
 
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .PHONY: demo test lint types check bench sanitize browser clean
 
-demo: $(READY)
+# What the application needs is less than what its tests need.
+demo: $(if $(wildcard $(READY)),$(READY),$(APP))
 	$(BIN)/regard demo
 
 test: lint types check
@@ -42,12 +44,14 @@ sanitize: $(READY)
 	g++ -O1 -g -std=c++17 -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/kernels.cpp -o build/sanitized/_kernels.so
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_native.py -k 'not process'
 
-$(READY): pyproject.toml setup.py src/regard/native/kernels.cpp constraints.txt
+$(READY): EXTRA := dev
+$(APP): EXTRA := vqa,explore
+$(READY) $(APP): pyproject.toml setup.py src/regard/native/kernels.cpp constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
 	@echo 'Setting up $(VENV) (about two minutes, once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' 2>pip.log || { cat pip.log; exit 1; }
-	@touch $(READY)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' 2>pip.log || { cat pip.log; exit 1; }
+	@touch $@
 
 clean:
 	rm -rf $(VENV) out build dist pip.log
