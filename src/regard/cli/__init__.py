@@ -8,6 +8,7 @@ from importlib import import_module
 
 # Modules of this package, each with a function add(app).
 COMMANDS = (
+    "bench",
     "demo",
     "doctor",
     "explore",

@@ -1,0 +1,61 @@
+"""`python -m benchmarks page` writes docs/benchmarks.md and its plot from the recorded results; it measures nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import HEADER, RESULTS, Row, line
+from regard._files import replacing
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def main() -> None:
+    records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    records = [r for r in records if "benchmark" in r]
+    parts = ["# Benchmarks\n", INTRODUCTION]
+    for record in records:
+        machine = record["machine"]
+        parts.append(f"## {record['benchmark']}\n")
+        parts.append(
+            f"`python -m benchmarks {record['benchmark']}`: {machine['processor']}, {machine['threads']} threads, "
+            f"torch {machine['versions']['torch']}.\n"
+        )
+        fields = Row.__dataclass_fields__
+        rows = [Row(**{name: value for name, value in row.items() if name in fields}) for row in record["rows"]]
+        parts.append("\n".join([HEADER, *(line(row) for row in rows)]) + "\n")
+    with replacing(DOCS / "benchmarks.md") as beside:
+        beside.write_text("\n".join(parts))
+    _plot(records)
+    print(f"-> {DOCS / 'benchmarks.md'}\n")
+
+
+INTRODUCTION = """Written by `python -m benchmarks page` from `benchmarks/results/*.json`; `make bench` measures
+anew on your machine. A ratio above one is in our favour. Contestants run in turn in one process, so that a noisy
+machine hurts all alike; figures are medians, and memory is the growth of the high-water mark of a process of its own.
+
+![Time of sparse and softmax attention against length](pictures/speed.png)
+"""
+
+
+def _plot(records: list[dict[str, Any]]) -> None:
+    """Time against length, both on logarithmic axes, for what was measured at several lengths."""
+    from matplotlib.figure import Figure
+
+    series: dict[str, dict[int, float]] = {}
+    for row in (row for record in records if record["benchmark"] == "maps" for row in record["rows"]):
+        found = re.fullmatch(r"attention, (.+), N = (\d+), forward\+backward", row["case"])
+        if found:
+            series.setdefault(found[1], {})[int(found[2])] = row["ours"]
+            series.setdefault("softmax (SDPA)", {})[int(found[2])] = row["theirs"]
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    ax = figure.subplots()
+    for style, (name, points) in zip(("o-", "s--", "^:", "d-."), series.items(), strict=False):
+        ax.loglog(list(points), list(points.values()), style, label=name)
+    ax.set(xlabel="queries and keys", ylabel="milliseconds, forward and backward", title="one head of width 64")
+    ax.legend()
+    with replacing(DOCS / "pictures" / "speed.png") as beside:
+        figure.savefig(beside, dpi=100, format="png")

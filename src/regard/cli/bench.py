@@ -1,0 +1,30 @@
+"""`regard bench`."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import typer
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(bench)
+
+
+def bench(names: list[str] = typer.Argument(None, help="Which benchmarks; all of them unless given.")) -> None:
+    """Measure every algorithm against its peers on this machine: tables, JSON, docs/benchmarks.md and a plot.
+
+    Works in a clone of the project, where the benchmarks are. Example: regard bench maps transport page
+    """
+    import regard
+    from regard._problem import Problem
+
+    root = Path(regard.__file__).resolve().parents[2]
+    if not (root / "benchmarks" / "__main__.py").exists():
+        raise Problem("the benchmarks are not part of the installed package. Clone the project, then: make bench")
+    sys.path.insert(0, str(root))
+    sys.argv = ["benchmarks", *(names or [])]
+    runpy.run_module("benchmarks", run_name="__main__", alter_sys=False)
