@@ -1,10 +1,10 @@
 """Visual question answering: data, model, metric, training, and what the model looked at.
 
-    vqa_accuracy("two", ["2"] * 9 + ["3"])              # the official accuracy
-    records = read_questions("vqa/", "train")           # VQA-v2, a JSONL or a CSV
-    store, skipped = make_features("out/features", records.pictures, backbone)
-    regard.vqa.train.train("out/vqa", records, store, regard.vqa.train.small_training())
-    Predictor.load("out/vqa").ask(picture, "What colour is the ring?")
+vqa_accuracy("two", ["2"] * 9 + ["3"])              # the official accuracy
+records = read_questions("vqa/", "train")           # VQA-v2, a JSONL or a CSV
+store, skipped = make_features("out/features", records.pictures, backbone)
+regard.vqa.train.train("out/vqa", records, store, regard.vqa.train.small_training())
+Predictor.load("out/vqa").ask(picture, "What colour is the ring?")
 """
 
 from regard.vqa.features import FeatureStore, make_features
