@@ -12,20 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from regard._files import replacing
-from regard.scenes import SPLITS, Scenes, windows, write_scenes
+from regard.scenes import SPLITS, Scenes, write_scenes
 
 KINDS = ("discrete-softmax", "continuous-softmax")
-_PRETRAINING: dict[str, Any] = {
-    "size": 24,
-    "canvas": 28,
-    "scale": (0.6, 1.0),
-    "local": 0,
-    "jitter": (0.4, 0.4, 0.4, 0.5),
-    "grey": 0.3,
-    "prototypes": 60,
-    "batch_size": 128,
-    "lr": 3e-3,
-}
 COUNTS = {"train": 2500, "val": 200, "test": 400, "pairs": 200}
 
 
@@ -41,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 150, 6)
+        return cls(dict(COUNTS), 120, 6)
 
 
 @dataclass(frozen=True)
@@ -97,15 +86,14 @@ def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: 
         reused.append("backbone")
     else:
         with say.step(f"pretraining a backbone with SwAV, {settings.pretraining_steps} steps"):
-            # Pieces with about one object each, any hue: what is left to tell them apart is their shape.
-            pieces = windows(Scenes("train", settings.scenes["train"]).pictures)
+            pictures = Scenes("train", settings.scenes["train"]).pictures
             kept = pretrain(
-                pieces,
+                pictures,
                 preset="scenes",
                 out=out / "swav",
                 steps=settings.pretraining_steps,
+                prototypes=min(60, len(pictures)),
                 progress=not say.quiet,
-                **_PRETRAINING,
             )
             save_backbone(make_backbone(str(kept), size=Scenes("train", 1).size), folder)
     with say.step("storing features"):

@@ -8,7 +8,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from regard.scenes import COLOURS, FAMILIES, HELD_OUT, SHAPES, Scenes, make_scene, render, windows, write_scenes
+from regard.scenes import COLOURS, FAMILIES, HELD_OUT, SHAPES, Scenes, make_scene, render, write_scenes
 from regard.scenes.questions import TEMPLATES
 from regard.scenes.write import png
 
@@ -120,14 +120,3 @@ def test_png_with_several_blocks(tmp_path):
     (tmp_path / "a.png").write_bytes(png(pixels))
     with Image.open(tmp_path / "a.png") as picture:
         assert numpy.array_equal(numpy.asarray(picture), pixels)
-
-
-def test_windows_hold_something():
-    pictures = Scenes("train", 6).pictures
-    pieces = windows(pictures, side=28, each=2)
-    assert pieces.shape == (12, 3, 28, 28)
-    assert bool((pieces == windows(pictures, side=28, each=2)).all())
-    anywhere = windows(pictures, side=28, each=8)
-    assert pieces.float().var((-2, -1)).mean() > anywhere.float().var((-2, -1)).mean()
-    with pytest.raises(ValueError, match="at most 80"):
-        windows(pictures, side=81)

@@ -3,7 +3,6 @@
 from regard.scenes.questions import FAMILIES
 from regard.scenes.render import Rendered, render
 from regard.scenes.splits import SPLITS, Question, Scenes
-from regard.scenes.windows import windows
 from regard.scenes.world import COLOURS, HELD_OUT, SHAPES, Scene, Thing, make_scene
 from regard.scenes.write import write_scenes
 
@@ -20,6 +19,5 @@ __all__ = [
     "Thing",
     "make_scene",
     "render",
-    "windows",
     "write_scenes",
 ]
