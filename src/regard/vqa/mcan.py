@@ -128,14 +128,18 @@ class MCAN(nn.Module):
         self.norm = nn.LayerNorm(s.fused)
         self.head = nn.Linear(s.fused, answers)
 
-    def forward(self, features: Tensor, words: Tensor) -> Answered:
-        """Features (B, h, w, D), or (B, L, D), and words (B, T) with zeros where a question has ended."""
+    def forward(self, features: Tensor, words: Tensor, rows: Tensor | None = None) -> Answered:
+        """Features (B, h, w, D), or (B, L, D), and words (B, T) with zeros where a question has ended.
+
+        With `rows` (B,) question b is about the picture rows[b] of the features: several may be about one.
+        """
         x = features.flatten(1, -2).to(self.head.weight.dtype)
         if x.shape[1] != math.prod(self.cells):
             expected = f"{self.cells[0]} x {self.cells[1]} cells"
             _check.complain("features", f"shape {tuple(features.shape)}", expected, "Make features of the same grid.")
         x = (x - self.feature_mean) * self.feature_scale
         x = self.cell(torch.cat([x, self.place.to(x).expand(len(x), -1, -1)], -1))
+        x = x if rows is None else x[rows]
         y, absent = self._read(words)
         for decode in self.decoder:
             x = decode(x, y, memory_key_padding_mask=absent)
