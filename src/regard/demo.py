@@ -20,7 +20,7 @@ COUNTS = {"train": 2500, "val": 200, "test": 400, "pairs": 200}
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """How large the demonstration is; the defaults take about five minutes on two cores."""
+    """How large the demonstration is."""
 
     scenes: dict[str, int]
     pretraining_steps: int
