@@ -30,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 120, 6)
+        return cls(dict(COUNTS), 120, 4)
 
 
 @dataclass(frozen=True)
