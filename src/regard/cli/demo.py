@@ -23,7 +23,7 @@ def demo(
     from regard._problem import Problem
     from regard.demo import demo as run
 
-    typer.echo("Scenes, SwAV, features, two models, a report: about six minutes on two cores that have nothing else to do.", err=True)
+    typer.echo("Scenes, SwAV, features, two models, a report: about six minutes on two idle cores.", err=True)
     try:
         made = run(out, workers=workers)
     except OSError as error:
