@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ def test_writes_a_picture(tmp_path):
 
 def test_command_line(tmp_path):
     def run(*arguments):
-        command = [Path(sys.executable).parent / "regard", *arguments]
+        command = [sys.executable, "-c", "from regard.cli import main; main()", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     done = run("maps", "--out", str(tmp_path / "maps.png"))

@@ -20,7 +20,7 @@ COUNTS = {"train": 2500, "val": 200, "test": 400, "pairs": 200}
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """How large the demonstration is; the defaults take about five minutes on two cores."""
+    """How large the demonstration is."""
 
     scenes: dict[str, int]
     pretraining_steps: int
@@ -30,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 120, 8)
+        return cls(dict(COUNTS), 120, 4)
 
 
 @dataclass(frozen=True)

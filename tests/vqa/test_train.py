@@ -16,15 +16,17 @@ from regard.backbones import make_backbone, save_backbone
 from regard.scenes import Scenes, write_scenes
 from regard.training import latest
 from regard.vqa.evaluate import evaluate
-from regard.vqa.examples import Examples
+from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.judge import judge
-from regard.vqa.mcan import small
+from regard.vqa.mcan import MCAN, small
 from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
+from regard.vqa.records import Answers
 from regard.vqa.store import load_run
 from regard.vqa.train import small_training, train
+from regard.vqa.words import Words
 
 TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8, "dropout": 0.1}
 
@@ -155,13 +157,30 @@ def test_end_to_end(place, tmp_path):
     backbone = make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2)
     before = {name: p.clone() for name, p in backbone.named_parameters()}
     store = PixelStore(records.pictures, backbone, "small")
-    train(tmp_path, records, store, settings(epochs=1), progress=False)
+    train(tmp_path, records, store, settings(epochs=1, batch=4, grouped=True), progress=False)
     moved = load_run(tmp_path).load_backbone()
     assert all(not torch.equal(p, before[name]) for name, p in moved.named_parameters())
     assert "== val" in judge(tmp_path, place / "scenes", [])
     assert Predictor.load(tmp_path).ask(Scenes("val", 1, size=32).picture(0), "What colour is the ring?").answer
     with pytest.raises(Problem, match="without"):
         train(tmp_path, records, store, settings(), validation=records)
+
+
+def test_questions_about_one_picture_together(place):
+    records, store = read_questions(place / "scenes", "val"), FeatureStore.open(place / "features")
+    words, answers = Words.of(r.question for r in records.records), Answers.of(records.records, above=0)
+    examples = Examples(records, store, words, answers, 14)
+    together = Grouped(examples)
+    assert len(together) == 10
+    torch.manual_seed(0)
+    model = MCAN(small(**TINY), vocabulary=len(words), answers=len(answers), cells=store.shape[:2], features=16).eval()
+    given = together.batch([3, 1])
+    asked = [i for name in (together.names[3], together.names[1]) for i in together.groups[name]]
+    apart = examples.batch(asked)
+    assert len(given["features"]) == 2 < len(apart["features"])
+    assert torch.equal(given["targets"], apart["targets"])
+    scores = model(given["features"], given["words"], given["rows"]).scores
+    assert torch.allclose(scores, model(apart["features"], apart["words"]).scores, atol=1e-5)
 
 
 def test_stops_early(place, tmp_path):

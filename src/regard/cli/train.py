@@ -29,6 +29,7 @@ def train(
     epochs: int | None = typer.Option(None, min=1),
     batch: int | None = typer.Option(None, min=1),
     lr: float | None = typer.Option(None),
+    grouped: bool = typer.Option(False, help="All questions about a picture at once; --batch counts pictures."),
     accumulate: int = typer.Option(1, min=1, help="Batches for one update."),
     above: int = typer.Option(8, min=0, help="Answers given more often than this are known."),
     patience: int | None = typer.Option(None, min=1, help="Stop after so many epochs without a better validation."),
@@ -65,6 +66,7 @@ def train(
             settings,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
             accumulate=accumulate,
+            grouped=grouped,
             above=above,
             patience=patience,
             glove=str(glove) if glove else None,

@@ -53,15 +53,15 @@ class Examples:
 
     def batch(self, indices: list[int], epoch: int = 0) -> dict[str, Any]:
         """Features (B, h, w, D), or pictures (B, 3, H, W) of a `PixelStore`; words (B, T), targets (B, A)."""
+        return self.texts(indices) | {"features": self.store[[self.kept[i].picture for i in indices]]}
+
+    def texts(self, indices: list[int]) -> dict[str, Any]:
+        """Words (B, T) and targets (B, A)."""
         targets = torch.zeros(len(indices), self.size)
         for row, i in enumerate(indices):
             span = slice(int(self.starts[i]), int(self.starts[i + 1]))
             targets[row, self.target_rows[span]] = self.target_values[span]
-        return {
-            "features": self.store[[self.kept[i].picture for i in indices]],
-            "words": self.words[indices],
-            "targets": targets,
-        }
+        return {"words": self.words[indices], "targets": targets}
 
     @cached_property
     def has_regions(self) -> bool:
@@ -76,6 +76,29 @@ class Examples:
             objects = _objects(self.records.objects[record.picture])
             masks.append(numpy.isin(objects, record.regions or ()))
         return torch.from_numpy(numpy.stack(masks))
+
+
+class Grouped:
+    """The same examples by picture: a sample is a picture with all questions about it, so that it is worked on once."""
+
+    def __init__(self, examples: Examples) -> None:
+        """Find the questions of each picture."""
+        self.examples = examples
+        self.groups: dict[str, list[int]] = {}
+        for i, record in enumerate(examples.kept):
+            self.groups.setdefault(record.picture, []).append(i)
+        self.names = list(self.groups)
+
+    def __len__(self) -> int:
+        """How many pictures."""
+        return len(self.names)
+
+    def batch(self, indices: list[int], epoch: int = 0) -> dict[str, Any]:
+        """As `Examples.batch` with one row of features a picture, and the `rows` that the questions are about."""
+        asked = [self.groups[self.names[i]] for i in indices]
+        given = self.examples.texts([i for group in asked for i in group])
+        rows = torch.tensor([row for row, group in enumerate(asked) for _ in group])
+        return given | {"features": self.examples.store[[self.names[i] for i in indices]], "rows": rows}
 
 
 def _objects(path: Path) -> Any:

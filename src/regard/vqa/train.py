@@ -18,7 +18,7 @@ from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Fitted, Task, cosine, fit, latest
 from regard.vqa.evaluate import Evaluation, evaluate
-from regard.vqa.examples import Examples
+from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
 from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings, small
@@ -43,6 +43,7 @@ class TrainSettings:
     clip: float | None = None
     patience: int | None = None  # epochs without a better validation accuracy before it stops
     glove: str | None = None
+    grouped: bool = False  # all questions about a picture at once: then `batch` counts pictures
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -63,7 +64,7 @@ def small_training(**changes: Any) -> TrainSettings:
     64
     """
     model = changes.pop("model", None) or small()
-    short: dict[str, Any] = {"model": model, "epochs": 10, "lr": 1e-3, "schedule": "cosine", "clip": 64.0}
+    short: dict[str, Any] = {"model": model, "epochs": 10, "batch": 32, "lr": 1e-3, "schedule": "cosine", "clip": 32.0}
     return TrainSettings(**(short | changes))
 
 
@@ -97,7 +98,7 @@ class Answering(Task):
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
         """Binary cross-entropy summed over answers and examples; the log has it for one example."""
         given = batch["features"] if self.backbone is None else features(self.backbone, batch["features"])
-        scores, _ = self.model(given, batch["words"])
+        scores, _ = self.model(given, batch["words"], batch.get("rows"))
         loss = self.model.loss(scores, batch["targets"])
 
         def right() -> dict[str, float]:
@@ -182,7 +183,8 @@ def train(
     if isinstance(store, FeatureStore):
         _keep_backbone(out, store)
     task = Answering(model, settings, config, network)
-    per_epoch = max(1, len(examples) // min(settings.batch * settings.accumulate, len(examples)))
+    samples = Grouped(examples) if settings.grouped else examples
+    per_epoch = max(1, len(samples) // min(settings.batch * settings.accumulate, len(samples)))
     steps = settings.epochs * per_epoch
     (out / "steps").write_text(f"{steps}\n")  # for who looks on
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
@@ -201,10 +203,10 @@ def train(
     if validation is not None:
         known = Examples(validation, store, words, answers, settings.model.tokens)
     if settings.patience is None or known is None:
-        fitted = fit(task, examples, steps=steps, **(options | running))
+        fitted = fit(task, samples, steps=steps, **(options | running))
     else:
         for epoch in range(1, settings.epochs + 1):
-            fitted = fit(task, examples, steps=epoch * per_epoch, **(options | running))
+            fitted = fit(task, samples, steps=epoch * per_epoch, **(options | running))
             held.add(epoch, evaluate(task.model, known, answers).accuracy.overall)
             if held.enough:
                 break
