@@ -108,7 +108,11 @@ class MCAN(nn.Module):
         self.register_buffer("place", place, persistent=False)
         self.register_buffer("feature_mean", torch.zeros(features))
         self.register_buffer("feature_scale", torch.ones(features))
-        self.cell = nn.Linear(features + place.shape[-1], d)
+        self.cell = nn.Linear(features, d)
+        # Coordinates have a layer of their own, that starts at unit scale: beside many features they would be lost.
+        self.here = nn.Linear(place.shape[-1], d, bias=False) if s.coordinates else None
+        if self.here is not None:
+            nn.init.normal_(self.here.weight, std=(2 / place.shape[-1]) ** 0.5)
         options: dict[str, Any] = {
             "dropout": s.dropout,
             "norm_first": s.norm_first,
@@ -138,7 +142,7 @@ class MCAN(nn.Module):
             expected = f"{self.cells[0]} x {self.cells[1]} cells"
             _check.complain("features", f"shape {tuple(features.shape)}", expected, "Make features of the same grid.")
         x = (x - self.feature_mean) * self.feature_scale
-        x = self.cell(torch.cat([x, self.place.to(x).expand(len(x), -1, -1)], -1))
+        x = self.cell(x) if self.here is None else self.cell(x) + self.here(self.place.to(x))
         x = x if rows is None else x[rows]
         y, absent = self._read(words)
         for decode in self.decoder:

@@ -64,7 +64,7 @@ def small_training(**changes: Any) -> TrainSettings:
     64
     """
     model = changes.pop("model", None) or small()
-    short: dict[str, Any] = {"model": model, "epochs": 10, "batch": 32, "lr": 1e-3, "schedule": "cosine", "clip": 32.0}
+    short: dict[str, Any] = {"model": model, "epochs": 10, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
     return TrainSettings(**(short | changes))
 
 
