@@ -18,12 +18,12 @@ def demo(
 ) -> None:
     """From nothing to answers: draw scenes, pretrain a backbone without labels, train two models, show what they see.
 
-    About six minutes on two cores; a second run uses what is there. Example: regard demo
+    About eight minutes on two cores; a second run uses what is there. Example: regard demo
     """
     from regard._problem import Problem
     from regard.demo import demo as run
 
-    typer.echo("Scenes, SwAV, features, two models, a report: about six minutes on two idle cores.", err=True)
+    typer.echo("Scenes, SwAV, features, two models, a report: about eight minutes on two idle cores.", err=True)
     try:
         made = run(out, workers=workers)
     except OSError as error:
