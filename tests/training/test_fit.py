@@ -147,3 +147,9 @@ def test_bfloat16(tmp_path):
 def test_a_data_set_smaller_than_a_batch(tmp_path):
     task = Tiny()
     assert fit(task, Data(5), steps=3, batch_size=8, out=tmp_path, progress=False).steps == 3
+
+
+def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(Problem, match="pip install tensorboard"):
+        run(tmp_path, log="tensorboard", steps=3)

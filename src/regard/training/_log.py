@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from regard import _check
+from regard._problem import Problem
 
 Kind = Literal["csv", "tensorboard", "none"]
 
@@ -81,8 +82,10 @@ class TensorBoardLog:
     """Scalars for TensorBoard."""
 
     def __init__(self, folder: Path, start: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise Problem("logs for TensorBoard need it: pip install tensorboard, or log to CSV.") from error
         self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
