@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 
+from regard._files import replacing
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -104,7 +106,6 @@ def report(name: str, rows: Iterable[Row]) -> None:
     for row in rows:
         measured.append(row)
         print(line(row), flush=True)
-    RESULTS.mkdir(exist_ok=True)
     record = {
         "benchmark": name,
         "machine": {
@@ -116,9 +117,8 @@ def report(name: str, rows: Iterable[Row]) -> None:
         "rows": [asdict(row) | {"ratio": row.ratio} for row in measured],
     }
     path = RESULTS / f"{name}.json"
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(record, indent=1) + "\n")
-    beside.replace(path)
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(record, indent=1) + "\n")
     print(f"-> {path.relative_to(RESULTS.parent.parent)}\n")
 
 
