@@ -99,7 +99,9 @@ def small() -> Settings:
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
         crops=Crops(local=2),
-        prototypes=100,
+        prototypes=60,
+        eps=0.02,
+        iterations=10,
         steps=3000,
         batch_size=128,
     )
