@@ -29,6 +29,7 @@ from regard.training import Order, cosine, fit, mix
 
 RESULTS = Path(__file__).parent / "results"
 DIGITS = {"steps": 500, "batch_size": 64}  # the preset of `regard pretrain`
+PUBLISHED = {"batch_size": 64, "prototypes": 100, "eps": 0.05, "iterations": 3}  # codes as lightly makes them by itself
 
 
 def lightly():
@@ -150,7 +151,7 @@ def speed(repeats=12):
     """One whole step each: pictures in memory to updated weights; the same backbone, batch, views and optimiser."""
     from PIL import Image
 
-    settings = preset("small", batch_size=64, freeze=0)
+    settings = preset("small", freeze=0, **PUBLISHED)
     crops = settings.crops
     source = Arrays(torch.randint(0, 256, (64, 3, 48, 48), dtype=torch.uint8))
     canvases = Canvases(source, 48)
@@ -212,7 +213,7 @@ def speed(repeats=12):
 
 def profile():
     """Seconds of each part of a step, measured one after the other."""
-    settings = preset("small", batch_size=64)
+    settings = preset("small", **PUBLISHED)
     task = build(settings)
     source = Arrays(torch.randint(0, 256, (64, 3, 48, 48), dtype=torch.uint8))
     canvases, optimizer = Canvases(source, 48), task.optimizer()

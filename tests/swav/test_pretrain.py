@@ -114,6 +114,23 @@ def test_accumulated_batches_and_lars_and_bfloat16(tmp_path):
         assert all(p.isfinite().all() for p in task.parameters())
 
 
+def test_a_transformers_backbone_with_non_local_blocks(tmp_path):
+    from transformers import ResNetConfig, ResNetModel
+
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 2], layer_type="basic")
+    ResNetModel(config).save_pretrained(tmp_path / "theirs")
+    options = {"backbone": str(tmp_path / "theirs"), "backbone_options": {}, "nonlocal_after": ((1, 0),), "size": 24}
+    made = go(tmp_path / "out", steps=4, **options)
+    start = build(made.task.settings).backbone
+    moved = {
+        name
+        for (name, new), old in zip(made.task.backbone.named_parameters(), start.parameters(), strict=True)
+        if not torch.equal(new, old)
+    }
+    assert any("theta" in name for name in moved), sorted(moved)
+    assert same(load_backbone(made.backbone), made.task.backbone)
+
+
 @pytest.mark.parametrize(
     ("x", "options"),
     [
