@@ -88,7 +88,7 @@ class Watch:
             "stuck": (
                 values["loss"] > STUCK * top and self.prototypes > 1,
                 f"the loss {values['loss']:.2f} is still about ln {self.prototypes} = {top:.2f}, as if every prototype "
-                "were equally likely. Keep the prototypes frozen longer (freeze), take fewer of them, a smaller eps and "
+                "were equally likely. Keep the prototypes frozen longer (freeze), take fewer, a smaller eps with "
                 "more iterations, switch the queue off for now (queue=0), or raise the learning rate.",
             ),
             "few": (
