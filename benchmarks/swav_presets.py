@@ -2,27 +2,29 @@
 
     python -m benchmarks.swav_presets [NAME ...]
 
-`digits` learns from scikit-learn's digits and `scenes` from drawn scenes (label: colour of the largest object), both
-as they are. `small` learns from tiles of 32 pixels of scikit-learn's two photographs (label: which one). `photos` is
-made for GPUs: here it has a tenth of its prototypes and queue, a small backbone and views of 32 and 14 pixels; codes,
-loss, optimiser and number of views are its own.
+`digits` learns from scikit-learn's digits. `scenes` learns from drawn scenes, is judged by objects cut out of others
+(label: shape). `small` learns from tiles of 32 pixels of scikit-learn's two photographs (label: which one). `photos`
+is made for GPUs: here it has a tenth of its prototypes and queue, a small backbone and views of 32 and 14 pixels;
+codes, loss, optimiser and number of views are its own.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import math
 import sys
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from benchmarks.swav_peer import save
+from benchmarks.swav_peer import RESULTS, save
 from regard.pictures import Arrays
-from regard.scenes import COLOURS, Scenes
+from regard.scenes import SHAPES, Scenes
 from regard.swav import PRESETS, CollapseWarning, digits, evaluate, run
 
 TENTH = {
@@ -36,11 +38,11 @@ TENTH = {
     "queue": 384,
     "freeze": 30,
     "batch_size": 64,
-    "steps": 120,
+    "steps": 100,
 }
 CHANGES = {
     "digits": {},
-    "small": {"steps": 200, "batch_size": 64, "freeze": 30},
+    "small": {"steps": 150, "batch_size": 64, "freeze": 30},
     "scenes": {"steps": 300},
     "photos": TENTH,
 }
@@ -61,28 +63,39 @@ def tiles(side):
     return tuple(Arrays(torch.cat([p for p, _ in part]), [n for _, m in part for n in m]) for part in parts)
 
 
-def drawn(split, count):
-    scenes = Scenes(split, count)
-    largest = [max(scenes.scene(i).things, key=lambda thing: thing.radius) for i in range(count)]
-    return Arrays(scenes.pictures, [list(COLOURS).index(thing.colour) for thing in largest])
+def objects(split, count, side=28):
+    """Windows around the objects of scenes, with their shapes."""
+    scenes, found, labels = Scenes(split, count), [], []
+    for number in range(count):
+        picture = scenes.picture(number)
+        for thing in scenes.scene(number).things:
+            top, left = (
+                min(max(round(at * scenes.size) - side // 2, 0), scenes.size - side) for at in (thing.y, thing.x)
+            )
+            found.append(picture[:, top : top + side, left : left + side])
+            labels.append(SHAPES.index(thing.shape))
+    return Arrays(torch.stack(found), labels)
 
 
 def pictures(name):
-    if name == "digits":
-        return digits()
-    return (drawn("train", 1000), drawn("test", 300)) if name == "scenes" else tiles(32 if name == "small" else 48)
+    """To pretrain on, to fit the judges on, to test them on."""
+    if name == "scenes":
+        return Arrays(Scenes("train", 1000).pictures), objects("val", 400), objects("test", 200)
+    learn, test = digits() if name == "digits" else tiles(32 if name == "small" else 48)
+    return learn, learn, test
 
 
 def one(name):
-    learn, test = pictures(name)
+    learn, fit, test = pictures(name)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as out, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", CollapseWarning)
         made = run(learn, out=out, preset_name=name, progress=False, **CHANGES[name])
         rows = list(csv.DictReader((Path(out) / "log.csv").read_text().splitlines()))
         seen = {key: float(value) for key, value in rows[-1].items()}
-    judged = evaluate(made.task.backbone, learn, test, most=2000)
-    settings = made.task.settings
+    settings, backbone = made.task.settings, made.task.backbone
+    backbone.preparation = replace(backbone.preparation, size=settings.crops.size)
+    judged = evaluate(backbone, fit, test, most=2000)
     return {
         "preset": name,
         "steps": settings.steps,
@@ -103,11 +116,11 @@ def one(name):
 
 
 def main(names=tuple(PRESETS)):
-    rows = []
+    path = RESULTS / "swav_presets.json"
+    rows = {row["preset"]: row for row in json.loads(path.read_text())["rows"]} if path.is_file() else {}
     print("preset  steps  loss (ln K)  prototypes used, shares x K  rank  k-NN before, after  probe before, after")
     for name in names:
-        row = one(name)
-        rows.append(row)
+        row = rows[name] = one(name)
         print(
             f"{name:<7}{row['steps']:>6}  {row['loss']:.2f} ({row['ln_prototypes']:.2f})  {row['used']:>8.0%}, "
             f"{row['share_least']:.2f} to {row['share_most']:.2f}{row['rank']:>10.1f} of {row['dim']}"
@@ -116,7 +129,7 @@ def main(names=tuple(PRESETS)):
             sep="\n    ",
             flush=True,
         )
-        save("swav_presets", {"rows": rows})
+        save("swav_presets", {"rows": list(rows.values())})
 
 
 if __name__ == "__main__":

@@ -229,6 +229,13 @@ def test_half_precision_from_the_command_line(tmp_path, command):
     assert all(t.isfinite().all() for t in load_backbone(out).state_dict().values())
 
 
+def test_train_takes_the_same_options_for_lightning(command):
+    options = ["--devices", "auto", "--num-nodes", "2", "--strategy", "ddp", "--precision", "bf16-mixed"]
+    said, _ = command("train", "nowhere", *options)
+    assert "nowhere" in said  # past the options: an unknown one would be an error of its own
+    assert command("train", "nowhere", "--num-nodes", "0")[0] == 2
+
+
 def test_errors_are_one_line(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
