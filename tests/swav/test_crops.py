@@ -69,6 +69,18 @@ def test_views_of_a_window_show_its_part_of_the_picture():
     assert middle.std(0).min() > 0.15  # and are all over the picture
 
 
+def test_of_several_windows_the_one_that_varies_most_is_taken():
+    # One bright spot on black: with one try most windows miss it, with many hardly any does.
+    x = torch.zeros(300, 3, 64, 64, dtype=torch.uint8)
+    x[:, :, 40:46, 20:26] = 255
+    settings = replace(PLAIN, window=(0.1, 0.1), scale=(1.0, 1.0), local=0)
+    hit = {
+        tries: (cut(x, replace(settings, tries=tries))[0].flatten(1).amax(1) > 0.5).float().mean() for tries in (1, 32)
+    }
+    assert hit[1] < 0.5
+    assert hit[32] > 0.95
+
+
 def test_a_flip_is_a_mirror():
     x = pictures()
     assert torch.allclose(cut(x, replace(PLAIN, flip=1.0))[0], cut(x, PLAIN)[0].flip(-1), atol=1e-6)

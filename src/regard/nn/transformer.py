@@ -132,11 +132,28 @@ class TransformerDecoderLayer(_Layer):
         memory_is_causal: bool = False,
     ) -> Tensor:
         """Output like `tgt` (B, L, d_model); `memory` is (B, Lk, d_model)."""
-        masks: dict[str, Any] = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask}
-        itself = _attending(self.self_attn, None, is_causal=tgt_is_causal, **masks)
-        masks = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask}
-        guided = _attending(self.multihead_attn, memory, is_causal=memory_is_causal, **masks)
-        return self._residual(self._residual(self._residual(tgt, 1, itself), 2, guided), 3, self._feed_forward)
+        x = self.within(tgt, tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+        return self.onward(x, memory, memory_mask, memory_key_padding_mask, memory_is_causal)
+
+    def within(
+        self, tgt: Tensor, mask: Tensor | None = None, key_padding_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """The first part, self-attention alone: it does not depend on the memory, so several memories can share it."""
+        masks: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": key_padding_mask}
+        return self._residual(tgt, 1, _attending(self.self_attn, None, is_causal=is_causal, **masks))
+
+    def onward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """The other parts: attention to the memory and feed-forward."""
+        masks: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": key_padding_mask}
+        guided = _attending(self.multihead_attn, memory, is_causal=is_causal, **masks)
+        return self._residual(self._residual(x, 2, guided), 3, self._feed_forward)
 
 
 def _attending(layer: MultiheadAttention, memory: Tensor | None, **masks: Any) -> Callable[[Tensor], Tensor]:

@@ -160,7 +160,7 @@ def _side(one: Thing, other: Thing) -> str | None:
 def _nearest(scene: Scene, i: int, name: str) -> Iterator[Candidate]:
     thing = scene.things[i]
     others = sorted(((t.x - thing.x) ** 2 + (t.y - thing.y) ** 2, j) for j, t in enumerate(scene.things) if j != i)
-    if others[0][0] * 1.4 > others[1][0]:  # the second must be clearly farther, a fifth at least
+    if not others or (len(others) > 1 and others[0][0] * 1.4 > others[1][0]):  # clearly nearer, by a fifth at least
         return
     j = others[0][1]
     nearest = scene.things[j]

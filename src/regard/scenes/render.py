@@ -43,7 +43,7 @@ def render(scene: Scene, size: int = SIZE) -> Rendered:
     objects = numpy.zeros((size, size), dtype=numpy.uint8)
     for number, thing in enumerate(scene.things, start=1):
         _paint(canvas, objects, thing, number, draw, size)
-    canvas += draw.randint(-7, 8, canvas.shape)
+    canvas += draw.randint(-5, 6, canvas.shape)
     return Rendered(canvas.clip(0, 255).astype(numpy.uint8), objects)
 
 
@@ -69,14 +69,14 @@ def _clutter(canvas: Pixels, draw: numpy.random.RandomState, size: int) -> None:
 def _paint(
     canvas: Pixels, objects: NDArray[numpy.uint8], thing: Thing, number: int, draw: numpy.random.RandomState, size: int
 ) -> None:
-    turn = 0.36 * (draw.random_sample() - 0.5)  # the tangent of half the angle, so that no sine is needed
+    turn = 0.2 * (draw.random_sample() - 0.5)  # the tangent of half the angle, so that no sine is needed
     cosine, sine = (1 - turn * turn) / (1 + turn * turn), 2 * turn / (1 + turn * turn)
     colour = numpy.array(COLOURS[thing.colour], dtype=numpy.float64) + 30 * (draw.random_sample(3) - 0.5)
     phase, period = draw.random_sample(2)
     rows, columns, dx, dy = _window(thing.x, thing.y, thing.radius, size)
     u, v = cosine * dx + sine * dy, cosine * dy - sine * dx
     inside = outline(thing.shape, u, v, thing.radius * size)
-    shade = 1 - 0.35 * _texture(thing.texture, u, v, phase, 4 + 3 * period)
+    shade = 1 - 0.2 * _texture(thing.texture, u, v, phase, 4 + 3 * period)
     _blend(canvas[:, rows, columns], inside, colour[:, None, None] * shade)
     front = objects[rows, columns]
     front[inside >= 0] = number

@@ -20,7 +20,7 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "cyan": (60, 200, 214),
 }
 SHAPES = ("circle", "square", "triangle", "cross", "ring")
-SIZES = {"small": (0.075, 0.095), "large": (0.12, 0.15)}  # radius, as a share of the picture's side
+SIZES = {"small": (0.1, 0.12), "large": (0.155, 0.185)}  # radius, as a share of the picture's side
 TEXTURES = ("plain", "striped", "chequered")
 
 # One pair of each colour: every colour and every shape is seen in training, these pairs are not.
@@ -66,18 +66,18 @@ def generator(name: str) -> numpy.random.RandomState:
 
 
 def make_scene(name: str, *, held_out: bool = False) -> Scene:
-    """Three to seven objects; neighbours may overlap a little. With `held_out` one of them is of a held-out pair.
+    """One to six objects; neighbours may overlap a little. With `held_out` one of them is of a held-out pair.
 
     Attributes repeat on purpose: an object takes the colour or the shape of an earlier one four times out of ten, so
     that there is something to count and to confuse.
 
     >>> scene = make_scene("0/train/0")
-    >>> scene == make_scene("0/train/0"), 3 <= len(scene.things) <= 7
+    >>> scene == make_scene("0/train/0"), 1 <= len(scene.things) <= 6
     (True, True)
     """
     draw = generator(name)
     things: list[Thing] = []
-    wanted = draw.randint(3, 8)
+    wanted = draw.randint(1, 7)
     special = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
     while len(things) < wanted:
         colour, shape = special or _pair(draw, things)

@@ -36,17 +36,44 @@ def views(pictures: Tensor, aspect: Tensor, index: Tensor, settings: Crops, seed
     # Half precision would show in the pictures.
     with torch.autocast(pictures.device.type, enabled=False):
         x = pictures.permute(0, 2, 1, 3).float().div_(255)  # rows first: (B, S, 3, S)
-        made = [_views(x, aspect, index, settings, seed, range(2), settings.size, settings.scale)]
+        window = _windows(x, index, settings, seed)
+        made = [_views(x, aspect, index, window, settings, seed, range(2), settings.size, settings.scale)]
         if settings.local:
-            numbers = range(2, settings.views)
-            made.append(_views(x, aspect, index, settings, seed, numbers, settings.local_size, settings.local_scale))
+            sizes = (settings.local_size, settings.local_scale)
+            made.append(_views(x, aspect, index, window, settings, seed, range(2, settings.views), *sizes))
     return made
+
+
+def _windows(x: Tensor, index: Tensor, settings: Crops, seed: int) -> Tensor:
+    """Side, top and left of the window of each picture x (B, S, 3, S), as shares of its side: (B, 3)."""
+    u = uniform(mix(seed, _WINDOW), index, 1 + 2 * settings.tries).to(x.device)
+    low, high = settings.window
+    inside = (low + (high - low) * u[:, :1]).sqrt()
+    corners = (1 - inside)[..., None] * u[:, 1:].unflatten(1, (-1, 2))  # (B, tries, 2): top, left
+    varies = corners.new_zeros(corners.shape[:2])
+    if settings.tries > 1:
+        side = x.shape[1]
+        sums = torch.stack([x.sum(2), x.square().sum(2)]).cumsum(2).cumsum(3)
+        sums = torch.nn.functional.pad(sums, (1, 0, 1, 0))  # [..., r, c]: of all pixels above r and left of c
+        start = (corners * side).round().long()
+        end = (start + (inside[..., None] * side).round().long().clamp_(min=1)).clamp_(max=side)
+        rows = torch.arange(len(x), device=x.device)[:, None]
+
+        def to(corner: Tensor, other: Tensor) -> Tensor:
+            return sums[:, rows, corner[..., 0], other[..., 1]]
+
+        total, squares = to(end, end) - to(start, end) - to(end, start) + to(start, start)
+        count = 3 * (end - start).prod(-1)
+        varies = squares / count - (total / count).square()
+    best = varies.argmax(1)
+    return torch.cat([inside, corners[torch.arange(len(x), device=x.device), best]], 1)
 
 
 def _views(
     x: Tensor,
     aspect: Tensor,
     index: Tensor,
+    window: Tensor,
     settings: Crops,
     seed: int,
     numbers: range,
@@ -55,7 +82,6 @@ def _views(
 ) -> Tensor:
     batch, side = x.shape[:2]
     out = x.new_empty(len(numbers), batch, 3, size * size)
-    window = uniform(mix(seed, _WINDOW), index, 3).to(x.device)
     for place, number in enumerate(numbers):
         u = uniform(mix(seed, number), index, _DRAWS).to(x.device)
         rows, columns = _resampling(u, window, aspect, settings, scale, side, size)
@@ -73,10 +99,8 @@ def _resampling(
     area = scale[0] + (scale[1] - scale[0]) * u[:, 0]
     low, high = (math.log(r) for r in settings.ratio)
     ratio = torch.exp(low + (high - low) * u[:, 1]) / aspect  # in units of the square that the picture became
-    low, high = settings.window
-    inside = (low + (high - low) * window[:, 0]).sqrt()  # side of the window
+    inside, top, left = window.unbind(1)
     width, height = ((area * r).sqrt().clamp_(max=1) * inside for r in (ratio, 1 / ratio))
-    top, left = ((1 - inside) * window[:, i] for i in (1, 2))
     rows = _weights((top + (inside - height) * u[:, 2]) * side, height * side, side, size)
     columns = _weights((left + (inside - width) * u[:, 3]) * side, width * side, side, size)
     if settings.flip:

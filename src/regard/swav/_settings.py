@@ -16,7 +16,8 @@ class Crops:
     """How views are cut out of a picture and changed.
 
     First a square window that covers a share `window` of the picture is chosen, anew in each epoch; all views are cut
-    out of it, so that in a picture of many things they show the same one. 2 views of `size` pixels cover a share
+    out of it, so that in a picture of many things they show the same one. Of `tries` such windows the one whose pixels
+    vary most is taken: with more than one try there is seldom nothing in it. 2 views of `size` pixels cover a share
     `scale` of the window and `local` views of `local_size` cover `local_scale`; flipped with probability `flip`; with
     probability `jitter_p` brightness, contrast and saturation vary by `jitter` and the hue by that share of a turn;
     grey with `grey`; blurred with `blur`, by a deviation of `blur_sigma` (shares of a view's side). `ratio` bounds
@@ -25,6 +26,7 @@ class Crops:
 
     size: int = 32
     window: Pair = (1.0, 1.0)
+    tries: int = 1
     scale: Pair = (0.2, 1.0)
     local: int = 4
     local_size: int = 18
@@ -111,17 +113,17 @@ def small() -> Settings:
 
 
 def scenes() -> Settings:
-    """Drawn scenes of about 80 x 80 with few small objects: windows as large as an object, of any hue."""
+    """Drawn scenes of about 80 x 80 with few small objects: windows as large as an object, prototypes that stay."""
+    crops = Crops(size=24, window=(0.12, 0.2), tries=4, scale=(0.5, 0.9), local=0, jitter=(0.3, 0.3, 0.3, 0.15))
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
-        crops=Crops(size=24, window=(0.09, 0.16), scale=(0.6, 1.0), local=0, jitter=(0.4, 0.4, 0.4, 0.5)),
+        crops=crops,
         canvas=80,
-        prototypes=50,
-        eps=0.02,
-        iterations=10,
+        prototypes=60,
+        eps=0.03,
         steps=300,
-        batch_size=64,
-        freeze=30,
+        batch_size=128,
+        freeze=1_000_000,
         warmup=20,
     )
 
@@ -193,6 +195,8 @@ def checked(settings: Settings) -> Settings:
         raise Problem(f"optimizer must be adamw or lars, not {settings.optimizer!r}.")
     if settings.backbone_options and settings.backbone.startswith("small"):
         SmallResNet(**{"widths": (8,), "depths": (1,), **settings.backbone_options})
+    if crops.tries < 1:
+        raise Problem(f"tries must be at least 1, not {crops.tries}.")
     if crops.size < 1 or crops.local < 0 or (crops.local and crops.local_size < 1):
         raise Problem("views need a size of at least one pixel, and their number cannot be negative.")
     for name in ("window", "scale", "local_scale", "ratio"):
