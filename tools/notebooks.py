@@ -39,7 +39,15 @@ def tidy(notebook: Any) -> None:
         if cell.cell_type != "code":
             continue
         cell.execution_count = None
-        cell.outputs = [o for o in cell.outputs if o.output_type != "stream" or o.name == "stdout"]
+        kept: list[Any] = []
+        for output in cell.outputs:
+            if output.output_type != "stream":
+                kept.append(output)
+            elif output.name == "stdout" and kept and kept[-1].output_type == "stream":
+                kept[-1].text += output.text  # it arrives in pieces
+            elif output.name == "stdout":
+                kept.append(output)
+        cell.outputs = kept
         for output in cell.outputs:
             if "data" in output:
                 output.data = {kind: output.data[kind] for kind in KEPT if kind in output.data}

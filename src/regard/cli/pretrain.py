@@ -36,12 +36,17 @@ def pretrain(
     checkpoint_every: int = typer.Option(200, help="Steps between checkpoints."),
     devices: str = typer.Option("1", help="Lightning's: how many devices, or auto."),
     num_nodes: int = typer.Option(1, help="Lightning's: how many machines."),
-    strategy: str = typer.Option("auto", help="Lightning's: ddp, ..."),
+    strategy: str = typer.Option("auto", help="Lightning's: ddp for several devices, ..."),
     precision: str = typer.Option("32-true", help="Lightning's: bf16-mixed, 16-mixed, ..."),
 ) -> None:
     """Pretrain a backbone on pictures without labels, by swapped assignments between views (SwAV).
 
-    Example: regard pretrain photos/ --preset small --steps 3000 --out out/photos
+    The folder of the run gets `backbone/` (the result), `log.csv`, `prototypes.png` and checkpoints. The same command
+    goes on where it was stopped. Labels, if the pictures have any, are used only to judge at the end.
+
+        regard pretrain                                          # scikit-learn's digits, a few minutes
+        regard pretrain photos/ --preset small --steps 3000 --out out/photos
+        regard pretrain shards/ --preset photos --devices 8 --strategy ddp --precision 16-mixed
     """
     import warnings
 
