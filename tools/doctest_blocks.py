@@ -11,13 +11,8 @@ EXAMPLE = re.compile(r"^>>> .*?(?=\n\s*\n(?!>>>)|\Z)", re.MULTILINE | re.DOTALL)
 def as_markdown(text: str) -> str:
     """A docstring as a page shows it.
 
-    >>> print(as_markdown("Add.\\n\\n>>> 1 + 1\\n2"))
-    Add.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> as_markdown("Add.\\n\\n>>> 1 + 1\\n2").splitlines()
+    ['Add.', '', '```pycon', '>>> 1 + 1', '2', '```']
     """
     text = EXAMPLE.sub(lambda found: f"```pycon\n{found.group().rstrip()}\n```", text)
     return text.replace("docs/math.md", "[equations](../math.md)")

@@ -59,7 +59,9 @@ def as_page(cells: list[dict[str, Any]], name: str) -> tuple[str, dict[str, byte
             if len(parts) == 1:
                 parts.append(LIKE.format(name=f"{name}.ipynb", link=f"{name}.ipynb"))
             continue
-        parts.append(f"```python\n{source}\n```")
+        # Lines with % speak to Jupyter, not to readers.
+        shown = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
+        parts.append(f"```python\n{shown}\n```")
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "image/png" in data:
