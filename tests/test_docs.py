@@ -4,6 +4,7 @@ import contextlib
 import doctest
 import io
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 SHOWN = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -39,7 +41,11 @@ def headings(page):
 
 
 def links(page):
-    return LINK.findall(re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text())))
+    text = page.read_text()
+    if page.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return LINK.findall(re.sub(r"`[^`\n]*`", "", FENCE.sub("", text)))
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if list(examples(p.read_text()))], ids=name_of)
@@ -55,7 +61,7 @@ def test_code_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch):
             assert doctest.OutputChecker().check_output(shown, printed.getvalue(), SHOWN), printed.getvalue()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", PAGES + NOTEBOOKS, ids=name_of)
 def test_links_lead_somewhere(page):
     for _, _, target in links(page):
         if re.match(r"[a-z]+:", target):
@@ -72,6 +78,20 @@ def test_pictures_say_what_they_show(page):
     for picture, words, target in links(page):
         assert not picture or len(words.split()) >= 4, target
     assert "<img" not in page.read_text()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
+def test_notebooks_are_kept_with_small_outputs_and_no_errors(path):
+    """`make notebooks` runs them; here only what is kept is looked at."""
+    assert path.stat().st_size < 400_000
+    cells = json.loads(path.read_text())["cells"]
+    assert "".join(cells[0]["source"]).startswith("# ")
+    outputs = [(cell, output) for cell in cells for output in cell.get("outputs", [])]
+    assert outputs, "python tools/notebooks.py --write keeps them"
+    for cell, output in outputs:
+        assert output["output_type"] != "error"
+        if "image/png" in output.get("data", {}):
+            assert len(cell["metadata"]["alt"].split()) >= 4
 
 
 def test_every_page_is_in_the_navigation():
