@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 WIDTHS = {"wide": 1280, "phone": 390}
+PATIENCE = 180_000  # milliseconds: a machine may be busy with other things
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -63,7 +64,7 @@ def searches(page: Any, own: str) -> list[str]:
     """Whether the search of the site finds something, which it does in a worker."""
     page.goto(f"{own}/index.html")
     page.locator("[data-md-component=search-query]").fill("sparsemax")
-    page.wait_for_selector(".md-search-result__item", timeout=10_000)
+    page.wait_for_selector(".md-search-result__item", timeout=PATIENCE)
     return [] if page.locator(".md-search-result__item").count() else ["the search finds no sparsemax"]
 
 
@@ -87,6 +88,7 @@ def main() -> None:
         chromium = started.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for kind, width in WIDTHS.items():
             page = chromium.new_page(viewport={"width": width, "height": 900})
+            page.set_default_timeout(PATIENCE)
             for name in pages:
                 found, drawn = problems(page, f"{own}/{name}", own)
                 formulas += drawn if kind == "wide" else 0
