@@ -2,16 +2,21 @@
 # make test    set up, then lint, types and tests
 # make sanitize  the tests of the native kernels under the address and undefined-behaviour sanitizers
 # make bench   set up, then measure against peers (results in benchmarks/results/)
+# make docs    set up, then build the site into build/site
+# make notebooks  run the tutorials from top to bottom
+# make release build sdist and wheel, and try them in clean environments
+# make test-all   test, notebooks, docs, the site in a browser, release
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 APP    := $(VENV)/.app
+SITE   := $(VENV)/.site
 
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test lint types check bench sanitize browser clean
+.PHONY: demo test test-all lint types check bench sanitize browser docs site-check notebooks release clean
 
 # What the application needs is less than what its tests need.
 demo: $(if $(wildcard $(READY)),$(READY),$(APP))
@@ -36,6 +41,22 @@ browser:
 	  && apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
 	  || echo 'No chromium, and no way to install it here (root and apt): the browser tests will be skipped.'
 
+# Strict: a broken link or an unknown name stops it. The banner of mkdocs-material is about another project.
+docs: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'The site: build/site/index.html'
+
+site-check: docs browser
+	$(BIN)/python tools/check_site.py build/site
+
+notebooks: $(SITE)
+	$(BIN)/python tools/notebooks.py docs/tutorials/*.ipynb
+
+release: $(SITE)
+	$(BIN)/python tools/release.py
+
+test-all: test notebooks site-check release
+
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
@@ -46,7 +67,8 @@ sanitize: $(READY)
 
 $(READY): EXTRA := dev
 $(APP): EXTRA := vqa,explore
-$(READY) $(APP): pyproject.toml setup.py src/regard/native/kernels.cpp constraints.txt
+$(SITE): EXTRA := dev,docs
+$(READY) $(APP) $(SITE): pyproject.toml setup.py src/regard/native/kernels.cpp constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
 	@echo 'Setting up $(VENV) (about two minutes, once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

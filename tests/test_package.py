@@ -79,3 +79,12 @@ def test_public_names_exist_once_and_sorted():
 def test_files_stay_short():
     long = {str(p.relative_to(SOURCE)): n for p in modules() if (n := len(p.read_text().splitlines())) > 300}
     assert not long
+
+
+def test_the_version_is_stated_in_one_place():
+    """Others repeat it, and must say the same; what is built takes it from the package."""
+    root = SOURCE.parent.parent
+    assert f"\nversion: {regard.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f"\n## {regard.__version__}" in (root / "CHANGELOG.md").read_text()
+    assert 'version = { attr = "regard.__version__" }' in (root / "pyproject.toml").read_text()
+    assert (SOURCE / "py.typed").exists()

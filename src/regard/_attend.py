@@ -32,9 +32,12 @@ class Solved(Protocol):
 
 
 class Map(Protocol):
-    """Step 2 as a function: scores (..., Lq, Lk) and a mask to weights of the same shape, along the last axis.
+    """Step 2 (2.1) as a function: scores (..., Lq, Lk) and a mask to weights of the same shape, along the last axis.
 
     A map whose rows depend on each other has an attribute `couples_rows` that is True, and then gets all rows at once.
+
+    >>> attend(torch.ones(1, 2), torch.ones(3, 2), torch.eye(3), map=lambda s, *, mask: (s == s).float() / 3)
+    tensor([[0.3333, 0.3333, 0.3333]])
     """
 
     def __call__(self, s: Tensor, *, mask: Tensor | None) -> Tensor | Solved:
@@ -43,7 +46,12 @@ class Map(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """Which algorithm `attend` uses, what it costs, and why. `rows` is the number of queries in a block, if any."""
+    """Which algorithm `attend` uses (4.2 to 4.7), its cost, and why. `rows` is the number of queries in a block.
+
+    >>> x = torch.zeros(1, 4096, 8)
+    >>> explain_attend(x, x, x, map=mean).algorithm
+    'associative'
+    """
 
     algorithm: Algorithm
     how: str

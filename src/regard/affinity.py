@@ -18,7 +18,14 @@ from regard import _check
 
 
 class Affinity(ABC):
-    """How alike are a query and a key: subclass it with `scores`, and `attend` works with it."""
+    """How alike are a query and a key (1.1 to 1.4): subclass it with `scores`, and `attend` works with it.
+
+    >>> class Minus(Affinity):
+    ...     def scores(self, q, k):
+    ...         return -torch.cdist(q, k)
+    >>> Minus().scores(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
+    tensor([[-5.]])
+    """
 
     @abstractmethod
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
@@ -30,7 +37,14 @@ class Affinity(ABC):
 
 
 class Factored(Affinity):
-    """An affinity whose scores are the inner products of transformed queries and transformed keys."""
+    """An affinity whose scores are the inner products of transformed queries and transformed keys.
+
+    `factors` are all that `attend` needs; `exact` says whether their products are the scores (docs/math.md, 4.2, 6.23).
+
+    >>> x = torch.zeros(1, 9, 4)
+    >>> isinstance(Dot(), Factored), isinstance(Additive(x[0, 0]), Factored)
+    (True, False)
+    """
 
     #: True when the products are the scores; False when they leave out a constant of each query, which the maps
     #: that normalise a row do not see.

@@ -30,6 +30,8 @@ from regard.nn._heads import attend_heads
 from regard.nn.learned import Entmax
 from regard.wasserstein.affinities import GaussianW2
 
+__all__ = ["learn_alpha", "register"]
+
 #: Arguments of attention functions that change the scores. Only an attention that knows them may take them.
 UNKNOWN = ("softcap", "s_aux", "cache")
 

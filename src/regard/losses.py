@@ -26,7 +26,7 @@ def sparsemax_loss(
 ) -> Tensor:
     """Fenchel-Young loss of sparsemax (docs/math.md, 3.1): zero as soon as the target leads by one.
 
-    `entmax_loss` with alpha = 2; see there.
+    `entmax_loss` with alpha = 2; see there, for shapes too.
 
     >>> sparsemax_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
     tensor(0.)

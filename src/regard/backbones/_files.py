@@ -66,6 +66,11 @@ def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
 
     A transformers model without additions is written as transformers does, so that `AutoModel` loads the folder too;
     else the weights have the names that `backbone.network.state_dict()` gives.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sorted(p.name for p in save_backbone(make_backbone("small", widths=[4], depths=[1]), folder).iterdir())
+    ['config.json', 'model.safetensors']
     """
     from safetensors.torch import save_file
 
@@ -88,6 +93,12 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
     """The backbone that was saved in a folder, or a transformers model by name.
 
     `network` is needed for one that was given as a module and not by name: its weights are loaded into it.
+
+    >>> import tempfile
+    >>> made = make_backbone("small", widths=[4], depths=[1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fingerprint(load_backbone(save_backbone(made, folder))) == fingerprint(made)
+    True
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -133,7 +144,13 @@ def fingerprint(backbone: Backbone) -> str:
 
 
 def untrained(backbone: Backbone, seed: int = 0) -> Backbone:
-    """The same architecture with new random weights, to compare with; those of a given module are drawn again."""
+    """The same architecture with new random weights, to compare with; those of a given module are drawn again.
+
+    >>> made = make_backbone("small", widths=[4], depths=[1])
+    >>> fresh = untrained(made)
+    >>> fresh.config == made.config, fingerprint(fresh) == fingerprint(made)
+    (True, False)
+    """
     import torch
 
     ours = backbone.config

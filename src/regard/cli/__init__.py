@@ -5,52 +5,99 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
-# Modules of this package, each with a function add(app).
-COMMANDS = (
-    "bench",
-    "demo",
-    "doctor",
-    "explore",
-    "maps",
-    "scenes",
-    "pretrain",
-    "features",
-    "train",
-    "evaluate",
-    "ask",
-    "compare",
-    "export",
-)
+if TYPE_CHECKING:
+    import typer
+
+# The help's groups, and the modules of this package in each; a module has a function add(app).
+GROUPS = {
+    "Start here": ("demo", "maps", "doctor"),
+    "A backbone from pictures": ("pretrain", "evaluate", "export"),
+    "Questions about pictures": ("scenes", "features", "train", "ask", "compare"),
+    "Look and measure": ("explore", "bench"),
+}
+
+STOPPED = 130  # the status of what ctrl-c ended
+
+HELP = """Visual attention in PyTorch: affinities, maps and expectations.
+
+`regard COMMAND --help` is a page about one command, with examples. To begin:
+
+    regard demo        # from nothing to a model that answers, in about eight minutes
+    regard maps        # one photograph under every map, in seconds
+    regard explore     # a page in the browser to play with attention
+
+Tab completion: `regard --install-completion`, then open a new shell. A run that was stopped goes on when the same
+command is given again. Errors are one line; `--debug` shows where they come from.
+"""
 
 
 def main() -> None:
     """Run the command line; say what it needs, and what went wrong, in one line."""
     try:
-        import typer
+        import typer  # noqa: F401
     except ImportError:
         sys.exit("regard: the command line needs some packages more. Try: pip install 'regard[show]'")
-    from regard._problem import Problem
+    given = sys.argv[1:]
+    if "--debug" in given:  # before the command or after it
+        given.remove("--debug")
+        os.environ["REGARD_DEBUG"] = "1"
+    app = application()
+    try:
+        status = app(given, prog_name="regard", standalone_mode=False)
+        if status == STOPPED:  # some releases of typer tell it so
+            raise KeyboardInterrupt
+        sys.exit(status)
+    except BaseException as error:
+        if isinstance(error, SystemExit) or os.environ.get("REGARD_DEBUG"):
+            raise
+        _complain(error)
+
+
+def application() -> typer.Typer:
+    """The application with all commands."""
+    import typer
 
     app = typer.Typer(
-        no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help="Visual attention in PyTorch."
+        no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False, help=HELP, name="regard"
     )
 
     @app.callback()
-    def root(debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error.")) -> None:
-        """Visual attention in PyTorch: affinities, maps and expectations."""
-        if debug:
-            os.environ["REGARD_DEBUG"] = "1"
+    def root(
+        debug: bool = typer.Option(False, "--debug", help="Show where an error comes from; anywhere in the line."),
+    ) -> None:
+        """See HELP."""
 
-    for name in COMMANDS:
-        import_module(f"regard.cli.{name}").add(app)
-    try:
-        app()
-    except (Problem, OSError) as error:
-        if os.environ.get("REGARD_DEBUG"):
-            raise
+    for group, names in GROUPS.items():
+        for name in names:
+            import_module(f"regard.cli.{name}").add(app)
+            everything: list[Any] = [*app.registered_commands, *app.registered_groups]
+            for added in everything:
+                if not isinstance(added.rich_help_panel, str):
+                    added.rich_help_panel = group
+    return app
+
+
+def _complain(error: BaseException) -> NoReturn:
+    """One line on standard error, and the status."""
+    from regard._problem import Problem
+
+    if isinstance(error, Problem | OSError):
         sys.exit(f"regard: {error}")
-    except ImportError as error:
-        if os.environ.get("REGARD_DEBUG"):
-            raise
+    if isinstance(error, ImportError):
         sys.exit(f"regard: this command needs a package more: {error}. Try: pip install 'regard[all]'")
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        print("regard: stopped. A run goes on when the same command is given again.", file=sys.stderr)
+        sys.exit(STOPPED)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()  # type: ignore[attr-defined]
+        sys.exit(2)
+    if callable(said := getattr(error, "format_message", None)):  # a mistake in the command itself
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "regard"
+        print(f"regard: {' '.join(said().split()).rstrip('.')}. Try: {command} --help", file=sys.stderr)
+        sys.exit(2)
+    words = " ".join(str(error).split())
+    hint = "Not foreseen: run it again with --debug, and report what it shows."
+    sys.exit(f"regard: {type(error).__name__}: {words} {hint}")

@@ -15,7 +15,7 @@ def add(app: typer.Typer) -> None:
 
 def ask(
     checkpoint: Path = typer.Argument(..., help="The folder of a run."),
-    picture: Path = typer.Argument(..., help="A picture."),
+    picture: Path = typer.Argument(..., help="The file of a picture."),
     question: str = typer.Argument(..., help="A question about it."),
     attention: str | None = typer.Option(
         None,
@@ -24,9 +24,13 @@ def ask(
     ),
     as_json: bool = typer.Option(False, "--json", help="Everything as JSON: scores, weights, density."),
 ) -> None:
-    """Ask a trained model about a picture.
+    """Ask a trained model about a picture: the answer, and where it looked.
 
-    Example: regard ask out/vqa cat.jpg "What colour is the cat?" --attention continuous-sparsemax
+    `--attention` looks with another attention than the one it was trained with; all have the same parameters. `--json`
+    prints everything: scores, weights, effective weights, density.
+
+        regard ask out/vqa cat.jpg "What colour is the cat?"
+        regard ask out/vqa cat.jpg "What colour is the cat?" --attention continuous-sparsemax --json
     """
     from regard._problem import Problem
     from regard.pictures import read

@@ -17,7 +17,11 @@ def add(app: typer.Typer) -> None:
 def bench(names: list[str] = typer.Argument(None, help="Which benchmarks; all of them unless given.")) -> None:
     """Measure every algorithm against its peers on this machine: tables, JSON, docs/benchmarks.md and a plot.
 
-    Works in a clone of the project, where the benchmarks are. Example: regard bench maps transport page
+    Works in a clone of the project,
+    where the benchmarks are.
+
+        regard bench
+        regard bench maps transport page
     """
     import regard
     from regard._problem import Problem

@@ -27,8 +27,8 @@ def compare(
     features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),
     out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
     attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),
-    seeds: int = typer.Option(3, min=1),
-    epochs: int = typer.Option(16, min=1),
+    seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
+    epochs: int = typer.Option(16, min=1, help="Passes over the data."),
     preset: str = typer.Option("small", help="small or thesis."),
     test: str = typer.Option("test", help="The split to report on."),
     unseen: str | None = typer.Option("pairs", help="A split for the last column, if it is there."),
@@ -36,7 +36,11 @@ def compare(
 ) -> None:
     """Train attention kinds side by side with several seeds, and print the tables of the thesis with intervals.
 
-    Example: regard compare out/scenes --features out/features --seeds 3
+    Beside them: a model that sees the question alone, and the commonest answer. What is in the folder is kept, so that
+    it can be stopped, and seeds added later.
+
+        regard compare out/scenes --features out/features --seeds 3
+        regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
     """
     from dataclasses import replace
 

@@ -18,7 +18,11 @@ def demo(
 ) -> None:
     """From nothing to answers: draw scenes, pretrain a backbone without labels, train two models, show what they see.
 
-    About eight minutes on two cores; a second run uses what is there. Example: regard demo
+    About eight minutes on two cores. Everything goes into one folder; what is there is used again, so that a run that
+    was stopped goes on. At the end: a table of accuracies beside the question alone, and `report.html`.
+
+        regard demo
+        regard demo --out /tmp/demo --workers 4
     """
     from regard._problem import Problem
     from regard.demo import demo as run

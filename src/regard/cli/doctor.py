@@ -27,7 +27,10 @@ def add(app: typer.Typer) -> None:
 def doctor() -> None:
     """Say what is installed and what is missing: versions, threads, devices, native kernels, extras.
 
-    Example: regard doctor
+    For each extra that is missing it says how to get it.
+    Put its output into a report of a problem.
+
+        regard doctor
     """
     import torch
 

@@ -28,9 +28,13 @@ def evaluate(
     test: Path = typer.Option(None, help="Data to test on; else a part of the data is kept for it."),
     out: Path = typer.Option(None, help="Also write the numbers here, as JSON."),
 ) -> None:
-    """Judge a model: a backbone by nearest neighbours and a linear probe, with the untrained one beside it.
+    """Judge a model on labelled data that it has not seen.
 
-    Example: regard evaluate out/pretrain photos/
+    A backbone: nearest neighbours and a linear probe, with the untrained one and raw pixels beside it, and intervals. A
+    model that answers: the official accuracy, attention quality, and other attentions.
+
+        regard evaluate out/photos labelled/
+        regard evaluate out/vqa out/scenes --out accuracy.json
     """
     from regard._problem import Problem
     from regard.training import read_config

@@ -21,7 +21,11 @@ def explore(
 ) -> None:
     """Open a web page: ask a model and see where it looks, play with attention, watch transport.
 
-    Example: regard explore out/vqa --port 8080
+    Without a model: that of `regard demo` if there is one, else the playground alone. It listens on this machine only,
+    unless `--host` says otherwise; it has no accounts.
+
+        regard explore
+        regard explore out/vqa --port 8080
     """
     from regard._problem import Problem
     from regard.explore import serve

@@ -21,7 +21,10 @@ def backbone(
 ) -> None:
     """Write the backbone of a run as safetensors and config.json; transformers' own load with `AutoModel` too.
 
-    Example: regard export backbone out/pretrain --out my-backbone
+    The run may be finished or not:
+    the newest checkpoint is taken.
+
+        regard export backbone out/photos --out my-backbone
     """
     from regard.backbones import fingerprint, load_backbone, save_backbone
     from regard.swav import load_run

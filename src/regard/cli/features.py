@@ -24,7 +24,11 @@ def features(
 ) -> None:
     """Run a backbone once over the pictures and store its grids of features, in half precision.
 
-    Stopped, it goes on where it was. Example: regard features vqa/ --backbone out/run --size 448
+    Stopped, it goes on where it was. Pictures that cannot be read are left out and named. `--stages` puts the maps of
+    all stages side by side: a backbone that was pretrained on whole pictures keeps colour and outline in the first.
+
+        regard features out/scenes --backbone out/swav --size 80 --stages
+        regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/features
     """
     from regard._problem import Problem
     from regard.backbones import make_backbone, save_backbone

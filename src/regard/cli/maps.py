@@ -15,7 +15,11 @@ def add(app: typer.Typer) -> None:
 def maps(out: Path = typer.Option(Path("out/maps.png"), help="The picture to write.")) -> None:
     """Put the maps side by side on a photograph: where does one patch look?
 
-    Example: regard maps --out maps.png
+    Writes a picture, and prints for each map how many patches have weight, the entropy, and how ragged it is. Needs no
+    training and no data.
+
+        regard maps
+        regard maps --out maps.png
     """
     from regard._problem import Problem
     from regard.patches import draw_maps

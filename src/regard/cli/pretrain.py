@@ -42,7 +42,12 @@ def pretrain(
 ) -> None:
     """Pretrain a backbone on pictures without labels, by swapped assignments between views (SwAV).
 
-    Example: regard pretrain photos/ --preset small --steps 3000 --out out/photos
+    The folder of the run gets `backbone/` (the result), `log.csv`, `prototypes.png` and checkpoints. The same command
+    goes on where it was stopped. Labels, if the pictures have any, are used only to judge at the end.
+
+        regard pretrain                                          # scikit-learn's digits, a few minutes
+        regard pretrain photos/ --preset small --steps 3000 --out out/photos
+        regard pretrain shards/ --preset photos --devices 8 --strategy ddp --precision 16-mixed
     """
     import warnings
 

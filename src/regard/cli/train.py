@@ -28,15 +28,15 @@ def train(
     coordinates: bool = typer.Option(True, help="Cells know where they are."),
     split: str = typer.Option("train", help="What to train on."),
     validation: str | None = typer.Option(None, help="A split to measure on at the end, and for --patience."),
-    epochs: int | None = typer.Option(None, min=1),
-    batch: int | None = typer.Option(None, min=1),
-    lr: float | None = typer.Option(None),
+    epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
+    batch: int | None = typer.Option(None, min=1, help="Questions in a step; unless given, the preset's."),
+    lr: float | None = typer.Option(None, help="The learning rate; unless given, the preset's."),
     grouped: bool = typer.Option(False, help="All questions about a picture at once; --batch counts pictures."),
     accumulate: int = typer.Option(1, min=1, help="Batches for one update."),
     above: int = typer.Option(8, min=0, help="Answers given more often than this are known."),
     patience: int | None = typer.Option(None, min=1, help="Stop after so many epochs without a better validation."),
     glove: Path | None = typer.Option(None, help="Word vectors, a GloVe text file as wide as the preset's."),
-    seed: int = 0,
+    seed: int = typer.Option(0, help="Decides all that is random."),
     devices: Devices = "1",
     num_nodes: NumNodes = 1,
     strategy: Strategy = "auto",
@@ -44,9 +44,14 @@ def train(
     workers: int = typer.Option(0, min=0, help="Loader processes."),
     log: str = typer.Option("csv", help="csv, tensorboard or none."),
 ) -> None:
-    """Train a model that answers questions about pictures.
+    """Train a model that answers questions about pictures (MCAN).
 
-    Example: regard train out/scenes --features out/features --preset small --attention continuous-softmax
+    Reads what `regard features` has stored, or trains a backbone along with `--end-to-end`. The same command goes on
+    where it was stopped. With few data lower `--above`: answers that are given less often are not learned.
+
+        regard train out/scenes --features out/features --preset small --attention continuous-softmax
+        regard train mine.jsonl --preset small --above 1 --out out/mine
+        regard train vqa/ --validation val --patience 2 --attention mixture-4-sparse
     """
     only_first_speaks()
     from regard._problem import Problem

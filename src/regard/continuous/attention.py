@@ -19,7 +19,14 @@ from regard.continuous.ridge import PENALTY, ridge
 
 
 class Attended(NamedTuple):
-    """The context (..., D), the density it is an expectation under, and the effective weights (..., L)."""
+    """The context (..., D), the density it is an expectation under, and the effective weights (..., L) (5.28).
+
+    >>> import torch
+    >>> from regard.continuous import FourierBasis, grid
+    >>> out = continuous_attention(torch.randn(9, 5), torch.ones(9) / 9, grid(3, 3), FourierBasis.on_grid(3, 3))
+    >>> out.context.shape, out.weights.shape, type(out.density).__name__
+    (torch.Size([5]), torch.Size([9]), 'Gaussian')
+    """
 
     context: Tensor
     density: Density

@@ -17,7 +17,13 @@ from regard.continuous.locations import Locations, working_dtype
 
 
 class Basis(ABC):
-    """N fixed functions on R^d. No gradient flows to them: the ridge operator that goes with them is solved once."""
+    """N fixed functions on R^d (5.8, 5.10, 5.12). No gradient flows to them: their ridge operator is solved once.
+
+    >>> from regard.continuous import GaussianBasis
+    >>> basis = GaussianBasis.on_grid(2, 3)
+    >>> len(basis), basis.dimensions, basis(torch.rand(7, 2)).shape
+    (6, 2, torch.Size([7, 6]))
+    """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         """Keep float64 copies; they are cast to the dtype of whatever they meet."""

@@ -21,14 +21,22 @@ from regard.continuous.locations import working_dtype
 
 
 class Interval(NamedTuple):
-    """The support of a density on the line."""
+    """The support of densities (...) on the line.
+
+    >>> Paraboloid(torch.zeros(1), torch.eye(1) / 5).support.high
+    tensor(1.0000)
+    """
 
     low: Tensor
     high: Tensor
 
 
 class Ellipse(NamedTuple):
-    """The support of a density on the plane: half axes (..., 2), the long one first, and the long one's angle (...)."""
+    """The support of a density on the plane: half axes (..., 2), the long one first, and the long one's angle (...).
+
+    >>> Paraboloid(torch.zeros(2), torch.eye(2) / 6).support.axes
+    tensor([1.0000, 1.0000])
+    """
 
     centre: Tensor
     axes: Tensor
@@ -36,7 +44,11 @@ class Ellipse(NamedTuple):
 
 
 class Density(ABC):
-    """A batch of densities on R^d. The names are those of `torch.distributions`."""
+    """A batch of densities on R^d (5.1). The names are those of `torch.distributions`.
+
+    >>> Gaussian(torch.zeros(3, 2), torch.eye(2).expand(3, 2, 2)).batch_shape
+    torch.Size([3])
+    """
 
     mean: Tensor
     covariance: Tensor
@@ -252,7 +264,7 @@ class BetaGaussian(Elliptical):
 
 
 class Paraboloid(BetaGaussian):
-    """The truncated paraboloid, alpha = 2, continuous sparsemax: BetaGaussian with p = 1.
+    """The truncated paraboloid (5.4), alpha = 2, continuous sparsemax: BetaGaussian with p = 1.
 
     >>> Paraboloid(torch.zeros(2), torch.eye(2)).support.axes
     tensor([2.4495, 2.4495])

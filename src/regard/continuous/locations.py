@@ -21,7 +21,7 @@ Placement = Literal["centre", "corner"]
 
 @dataclass(frozen=True, eq=False)
 class Locations:
-    """L points of R^d, and the size of the cell that each one stands for.
+    """L points of R^d, and the size of the cell that each one stands for (5.2).
 
     `points` (L, d); `cell` (d,) holds the sides of a cell, zero for bare points; `shape` is the number of cells along
     each axis of the array of values, (height, width) for a grid and (length,) for a line, and None for scattered

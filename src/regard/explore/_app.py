@@ -77,6 +77,10 @@ def create_app(
     """The application for some copies of one model: a model is asked by one thread at a time.
 
     Without any, `hint` says how to get one, and the other tabs work. `hosts` are the names it answers to; None for any.
+
+    >>> app = create_app(hint="There is no model yet.")
+    >>> "/api/playground" in app.openapi()["paths"]
+    True
     """
     limits, samples = limits or Limits(), samples or {}
     app = FastAPI(title="regard explore", version=regard.__version__, docs_url=None, redoc_url=None,

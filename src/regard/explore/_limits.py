@@ -11,6 +11,9 @@ class Limits:
 
     `workers` answer at the same time and at most `waiting` more requests are held; the next is told that the server is
     busy. The playground has as many workers of its own, so that slow answers do not hold it up.
+
+    >>> Limits(workers=4).body_bytes
+    8100000
     """
 
     picture_bytes: int = 8_000_000

@@ -54,7 +54,14 @@ def serve(
     port: int = 8000,
     ready: Callable[[str], None] = print,
 ) -> None:
-    """Serve the page until interrupted; `ready` is told the address when it can be opened."""
+    """Serve the page until interrupted; `ready` is told the address when it can be opened.
+
+    >>> import socket
+    >>> with socket.create_server(("127.0.0.1", 0)) as taken:
+    ...     serve(port=taken.getsockname()[1])
+    Traceback (most recent call last):
+    regard._problem.Problem: port ... on 127.0.0.1 cannot be used. Choose others with --port and --host.
+    """
     import torch
     import uvicorn
 

@@ -21,11 +21,15 @@ REPORTED = 1e-3  # without `tol`, shares that are right to a thousandth count as
 
 @dataclass(frozen=True)
 class Transport:
-    """What `sinkhorn` returns: the plan exp((s + f + g) / eps), and how well it fits its marginals.
+    """What `sinkhorn` returns: the plan exp((s + f + g) / eps) (6.2), and how well it fits its marginals (6.7).
 
     plan (..., B, K), with rows exact to rounding; potentials f (..., B) and g (..., K), -inf without mass; residual
     (...), the largest relative error of a column's share; iterations, how many were run; converged (...), whether the
     residual is at most `tol` (1e-3 if none was given); rows (..., B), the marginal of the rows.
+
+    >>> found = sinkhorn(torch.zeros(2, 4))
+    >>> found.plan.sum(0), bool(found.converged), found.weights.sum(-1)
+    (tensor([0.2500, 0.2500, 0.2500, 0.2500]), True, tensor([1., 1.]))
     """
 
     plan: Tensor
@@ -120,7 +124,7 @@ sinkhorn.couples_rows = True  # type: ignore[attr-defined]
 @final
 @dataclass(frozen=True)
 class Sinkhorn:
-    """Doubly stochastic attention: a map whose rows sum to one and whose columns all get the same total.
+    """Doubly stochastic attention (6.1): a map whose rows sum to one and whose columns all get the same total.
 
     `sinkhorn` with its settings held, as a map that `attend` takes: rows are queries, and `dim` is the axis of the
     keys, the last or the one before it. Scores are divided by `eps`. Gradients and edge cases as in `sinkhorn`.

@@ -26,7 +26,7 @@ def insert_nonlocal(
     affinity: Kind = "embedded_gaussian",
     **options: Any,
 ) -> list[str]:
-    """Put non-local blocks after residual blocks of a ResNet, in place, and return the names of the new modules.
+    """Put non-local blocks (7.1) after residual blocks of a ResNet, in place, and return the names of the modules.
 
     A position is (stage, block), counted from zero or from the end, or the name of a residual block: "layer3.4",
     "encoder.stages.2.layers.4". The default is the paper's: before the last residual block of the third stage. Stages

@@ -177,7 +177,7 @@ def _one_number(tokens: Tensor, projection: nn.Linear, w: Tensor) -> Tensor:
 
 
 class NonLocal1d(NonLocal):
-    """Non-local block on (B, C, length). See `NonLocal2d`.
+    """Non-local block (7.1) on (B, C, length). See `NonLocal2d`.
 
     >>> NonLocal1d(8, "dot_product")(torch.randn(2, 8, 50)).shape
     torch.Size([2, 8, 50])
@@ -214,7 +214,7 @@ class NonLocal2d(NonLocal):
 
 
 class NonLocal3d(NonLocal):
-    """Non-local block on (B, C, time, height, width). See `NonLocal2d`; the paper's `subsample` is (1, 2, 2).
+    """Non-local block (7.1) on (B, C, time, height, width). See `NonLocal2d`; the paper's `subsample` is (1, 2, 2).
 
     >>> NonLocal3d(8, "gaussian", subsample=(1, 2, 2))(torch.randn(2, 8, 3, 4, 4)).shape
     torch.Size([2, 8, 3, 4, 4])

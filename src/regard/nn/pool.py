@@ -14,14 +14,19 @@ from regard.nn.learned import check_map, name_of
 
 
 class Pooled(NamedTuple):
-    """What `AttentionPool` returns: the context (..., out), and the weights (..., glimpses, L) that made it."""
+    """What `AttentionPool` returns: the context (..., out), and the weights (..., glimpses, L) that made it.
+
+    >>> pooled = AttentionPool(4, glimpses=2, out=3)(torch.randn(5, 7, 4))
+    >>> pooled.context.shape, pooled.weights.shape
+    (torch.Size([5, 3]), torch.Size([5, 2, 7]))
+    """
 
     context: Tensor
     weights: Tensor
 
 
 class AttentionPool(nn.Module):
-    """Pool features by weights that an MLP scores and a map normalises: attentional reduction, "AttFlat".
+    """Pool features by weights that an MLP scores and a map normalises: "AttFlat" (4.1).
 
     Features x (..., L, dim) are scored by Linear, ReLU, dropout, Linear, once for each of `glimpses`; `map` makes
     weights of the scores of each glimpse; the expectations of x under them (docs/math.md, step 3), side by side, go

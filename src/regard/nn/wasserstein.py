@@ -17,7 +17,7 @@ from regard.wasserstein.affinities import Distance, GaussianW2
 
 
 class Gate(nn.Module):
-    """See `regard.gate`: bias and temperature are learned, one of each for every head.
+    """See `regard.gate` (6.21): bias and temperature are learned, one of each for every head.
 
     >>> Gate(heads=2, bias=1.0)(torch.zeros(2, 3, 3)).shape
     torch.Size([2, 3, 3])

@@ -13,6 +13,7 @@ from torch import Tensor
 from regard._problem import Problem
 
 MAX_PIXELS = 100_000_000  # a small file can claim to be huge; memory is asked for before anything is decoded
+"""Pictures with more pixels are refused before they are decoded: a small file can claim to be huge."""
 
 
 def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Tensor:

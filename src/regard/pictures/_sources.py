@@ -20,7 +20,12 @@ GIVE_UP = 1000  # so many unreadable pictures in a row are no accident
 
 @runtime_checkable
 class Pictures(Protocol):
-    """What a source offers. `labels` is None, or one number for each picture, an index into `classes`."""
+    """What a source offers. `labels` is None, or one number for each picture, an index into `classes`.
+
+    >>> source = as_pictures(torch.zeros(4, 3, 8, 8))
+    >>> isinstance(source, Pictures), len(source), source.labels
+    (True, 4, None)
+    """
 
     labels: list[int] | None
     classes: list[str]
@@ -38,6 +43,16 @@ class Files:
     """The picture files of a folder tree, at any depth, in the order of their names.
 
     If every picture lies in a first-level folder and there are several of these, their names are the classes.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for kind in ("cats", "dogs"):
+    ...         (Path(folder) / kind).mkdir()
+    ...         Image.new("RGB", (6, 4)).save(Path(folder) / kind / "1.png")
+    ...     files = Files(folder)
+    ...     files.classes, files.labels, files[0].shape
+    (['cats', 'dogs'], [0, 1], torch.Size([3, 4, 6]))
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -109,7 +124,12 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Taken:
-    """What `take` gives: a picture, the index it really has, and the names and complaints of those passed over."""
+    """What `take` gives: a picture, the index it really has, and the names and complaints of those passed over.
+
+    >>> taken = take(Arrays(torch.zeros(3, 2, 2)), 1)
+    >>> taken.picture.shape, taken.index, taken.broken
+    (torch.Size([3, 2, 2]), 1, ())
+    """
 
     picture: Tensor
     index: int
@@ -151,6 +171,14 @@ def open_pictures(path: Path | str) -> Pictures:
 
     A folder tree of pictures (`Files`); a tar file or a folder with tar files (`Tars`); a folder that `datasets` saved
     (`SavedDataset`); a .npy or .npz file (`Arrays`; labels in an entry "labels" or "y").
+
+    >>> import tempfile
+    >>> import numpy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     numpy.savez(f"{folder}/all.npz", pictures=numpy.zeros((5, 8, 8, 3), "uint8"), labels=[0, 1, 0, 1, 1])
+    ...     source = open_pictures(f"{folder}/all.npz")
+    >>> source[0].shape, source.labels
+    (torch.Size([3, 8, 8]), [0, 1, 0, 1, 1])
     """
     from regard.pictures._stored import SavedDataset, Tars
 
@@ -171,7 +199,11 @@ def open_pictures(path: Path | str) -> Pictures:
 
 
 def as_pictures(source: Any) -> Pictures:
-    """A path, a tensor or array, or a source already: all become a source."""
+    """A path, a tensor or array, or a source already: all become a source.
+
+    >>> len(as_pictures(torch.zeros(4, 3, 8, 8)))
+    4
+    """
     if isinstance(source, (str, Path)):
         return open_pictures(source)
     return source if isinstance(source, Pictures) else Arrays(source)

@@ -21,6 +21,20 @@ class Tars:
 
     The names are listed once; a picture is then read where it lies, without unpacking. All must have a label, or none
     does. A compressed tar cannot be read so.
+
+    >>> import io, tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with tarfile.open(f"{folder}/0.tar", "w") as tar:
+    ...         png = io.BytesIO()
+    ...         Image.new("RGB", (6, 4)).save(png, "png")
+    ...         for name, content in (("a.png", png.getvalue()), ("a.cls", b"7")):
+    ...             member = tarfile.TarInfo(name)
+    ...             member.size = len(content)
+    ...             tar.addfile(member, io.BytesIO(content))
+    ...     pictures = Tars([f"{folder}/0.tar"])
+    ...     pictures[0].shape, pictures.classes
+    (torch.Size([3, 4, 6]), ['7'])
     """
 
     def __init__(self, shards: Sequence[Path | str]) -> None:
@@ -83,6 +97,10 @@ class SavedDataset:
 
     The pictures are the first column of pictures (`{bytes, path}`), labels the first of whole numbers with "label" in
     its name. Pixels stored as arrays are not read.
+
+    >>> SavedDataset("nowhere")
+    Traceback (most recent call last):
+    regard._problem.Problem: nowhere is ...
     """
 
     def __init__(self, folder: Path | str) -> None:

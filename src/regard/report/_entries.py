@@ -13,7 +13,12 @@ from regard.continuous import Density
 
 
 class Predicted(Protocol):
-    """What a report needs to know of an answer: `regard.vqa.Prediction` has all of it."""
+    """What a report needs to know of an answer: `regard.vqa.Prediction` has all of it.
+
+    >>> from regard.vqa import Prediction
+    >>> {"answer", "top", "weights", "density"} <= set(Prediction.__annotations__), hasattr(Prediction, "to_json")
+    (True, True)
+    """
 
     @property
     def answer(self) -> str:
@@ -57,7 +62,13 @@ class Predicted(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One question about one picture (3, H, W), with the answer under each attention."""
+    """One question about one picture (3, H, W), with the answer under each attention.
+
+    >>> import torch
+    >>> Entry(torch.zeros(3, 4, 4), "What is it?", [])
+    Traceback (most recent call last):
+    ValueError: predictions: got none, expected one for each of some attentions. Ask with each attention once.
+    """
 
     picture: Tensor
     question: str

@@ -17,6 +17,14 @@ def write_report(path: Path | str, entries: Iterable[Entry], title: str = "Atten
 
     All three hold the question, the answer, the top answers with their scores, the attention, its entropy, support area
     and effective weights, for each kind of attention. The file appears whole or not at all.
+
+    >>> import tempfile
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> told = SimpleNamespace(attention="mine", to_json=lambda: {"answer": "a cat"})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(f"{folder}/all.json", [Entry(torch.zeros(3, 4, 4), "What is it?", [told])]).name
+    'all.json'
     """
     path, entries = Path(path), list(entries)
     if not entries:

@@ -17,7 +17,13 @@ Pixels = NDArray[numpy.float64]
 
 
 class Rendered(NamedTuple):
-    """A picture (3, size, size) uint8, and for each pixel the object in front, counted from one, or 0: (size, size)."""
+    """A picture (3, size, size) uint8, and for each pixel the object in front, counted from one, or 0: (size, size).
+
+    >>> from regard.scenes import make_scene
+    >>> drawn = render(make_scene("0/train/0"), size=40)
+    >>> drawn.picture.shape, drawn.objects.shape
+    ((3, 40, 40), (40, 40))
+    """
 
     picture: NDArray[numpy.uint8]
     objects: NDArray[numpy.uint8]

@@ -18,6 +18,7 @@ from regard.scenes.world import Scene, generator, make_scene
 
 Split = Literal["train", "val", "test", "pairs"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test", "pairs")
+"""The splits of the benchmark; "pairs" shows what training holds out."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Question:
     """A question about the picture with this number, its answer, family, and the objects that the answer rests on.
 
     `regions` are numbers of objects, counted from one, as in `Rendered.objects`; none where the answer is "no" or 0.
+
+    >>> first = Scenes("val", 1).questions[0]
+    >>> first.family, first.picture, isinstance(first.regions, tuple)
+    ('exists', 0, True)
     """
 
     id: int

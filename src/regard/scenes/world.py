@@ -19,7 +19,9 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "purple": (150, 50, 170),
     "cyan": (60, 200, 214),
 }
+"""The colours of objects: name to red, green and blue."""
 SHAPES = ("circle", "square", "triangle", "cross", "ring")
+"""The shapes of objects."""
 SIZES = {"small": (0.1, 0.12), "large": (0.155, 0.185)}  # radius, as a share of the picture's side
 TEXTURES = ("plain", "striped", "chequered")
 
@@ -28,11 +30,16 @@ HELD_OUT = frozenset(
     {("red", "cross"), ("green", "ring"), ("blue", "triangle"), ("yellow", "circle"), ("cyan", "square")}
     | {("purple", "ring")}
 )
+"""Pairs of colour and shape that training never shows; every colour and every shape is seen in other pairs."""
 
 
 @dataclass(frozen=True)
 class Thing:
-    """One object: attributes, centre and radius as shares of the picture's side (x to the right, y down)."""
+    """One object: attributes, centre and radius as shares of the picture's side (x to the right, y down).
+
+    >>> Thing("ring", "red", "small", "plain", x=0.5, y=0.5, radius=0.1).is_a(shape="ring")
+    True
+    """
 
     shape: str
     colour: str
@@ -53,7 +60,11 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """The objects of a picture, from the back to the front, and the name of its random numbers."""
+    """The objects of a picture, from the back to the front, and the name of its random numbers.
+
+    >>> make_scene("0/train/0").name
+    '0/train/0'
+    """
 
     name: str
     things: tuple[Thing, ...]

@@ -73,6 +73,11 @@ def png(density: Density) -> bytes | None:
     """What a notebook shows of a density: contours on the plane, a curve on a line; up to six members of a batch.
 
     None, and so the usual text, where there is nothing to draw: in more dimensions, or an empty batch.
+
+    >>> import torch
+    >>> from regard.continuous import Gaussian
+    >>> png(Gaussian(torch.zeros(1), torch.eye(1)))[:4]
+    b'\\x89PNG'
     """
     dimensions = density.event_shape[0]
     if dimensions > 2 or 0 in density.batch_shape:

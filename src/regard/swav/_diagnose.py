@@ -23,6 +23,12 @@ def measure(loss: Tensor, scores: Tensor, code: Tensor, z: Tensor, residual: Ten
     shares: that of each prototype in the codes, times K (1 is equipartition), with share_least and share_most; used:
     part of the prototypes that are the nearest of some sample, of those that could be; residual: Sinkhorn's; rank: how
     many directions the embeddings fill (the exponential of the entropy of the covariance's spectrum).
+
+    >>> scores, z = torch.randn(2, 8, 4), torch.randn(2, 8, 16)
+    >>> even = torch.full((2, 8, 4), 0.25)
+    >>> found = measure(torch.tensor(1.5), scores, even, z, torch.zeros(2))
+    >>> found["loss"], found["share_least"], round(found["code_entropy"], 3)
+    (1.5, 1.0, 1.386)
     """
     k = scores.shape[-1]
     code, z = code.flatten(0, -2).float(), z.flatten(0, -2).float()

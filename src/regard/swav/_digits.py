@@ -14,6 +14,10 @@ def digits() -> tuple[Arrays, Arrays]:
     """1,297 pictures of handwritten digits to learn from and 500 to test on, 16 x 16, each with its label.
 
     They are 8 x 8 with 17 shades of grey, and enlarged here.
+
+    >>> learn, test = digits()
+    >>> len(learn), len(test), learn[0].shape, len(learn.classes)
+    (1297, 500, torch.Size([3, 16, 16]), 10)
     """
     from sklearn.datasets import load_digits  # type: ignore[import-untyped,unused-ignore]
 

@@ -47,7 +47,12 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """k-nearest neighbours and linear probe on pictures that neither has seen the labels of."""
+    """k-nearest neighbours and linear probe on pictures that neither has seen the labels of.
+
+    >>> same = Accuracy(90, 100)
+    >>> print(Evaluation(same, same, same, same, same, 300, 100).table().splitlines()[1])
+    this backbone       90.0 % (82.6 to 94.5)     90.0 % (82.6 to 94.5)
+    """
 
     knn: Accuracy
     probe: Accuracy
@@ -88,6 +93,13 @@ def evaluate(
     """Judge a backbone by labelled pictures: learn from a part (or all, if `test` is given), test on the rest.
 
     At most `most` pictures are learned from, and as many tested on. Broken pictures are left out.
+
+    >>> from regard.backbones import make_backbone
+    >>> from regard.pictures import Arrays
+    >>> dark_and_light = torch.rand(40, 3, 8, 8) / 2 + torch.tensor([0, 0.5]).repeat(20).view(-1, 1, 1, 1)
+    >>> pictures = Arrays(dark_and_light, [0, 1] * 20)
+    >>> evaluate(make_backbone("small", widths=[4], depths=[1], size=8), pictures).pixels_knn.count
+    10
     """
     x, y = gather(pictures, backbone.preparation.size, most * 2, seed)
     if test is None:
@@ -126,7 +138,13 @@ def gather(pictures: Pictures, size: int, most: int, seed: int) -> tuple[Tensor,
 
 @torch.no_grad()
 def features(backbone: Backbone, x: Tensor, batch: int = 256) -> Tensor:
-    """Pooled features (N, dim) of pictures (N, 3, H, W) uint8."""
+    """Pooled features (N, dim) of pictures (N, 3, H, W) uint8.
+
+    >>> from regard.backbones import make_backbone
+    >>> x = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    >>> features(make_backbone("small", widths=[4], depths=[1], size=8), x).shape
+    torch.Size([5, 4])
+    """
     training = backbone.training
     device = next(backbone.parameters()).device
     backbone.eval()
@@ -163,7 +181,12 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, k: int = N
 
 
 def probe(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor) -> Accuracy:
-    """Logistic regression on standardised features; a linear classifier is all that is trained."""
+    """Logistic regression on standardised features; a linear classifier is all that is trained.
+
+    >>> x, y = torch.eye(2).repeat(5, 1), torch.tensor([0, 1]).repeat(5)
+    >>> print(probe(x, y, x, y).share)
+    1.0
+    """
     from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped,unused-ignore]
     from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped,unused-ignore]
 

@@ -25,6 +25,11 @@ class Canvases:
     """Pictures squared to one side, as `fit` takes them. Broken ones give way to the next, and are noted in the batch.
 
     What fits into memory is read once, if the loading is done in this process.
+
+    >>> from regard.pictures import Arrays
+    >>> data = Canvases(Arrays(torch.rand(5, 3, 20, 30)), side=16)
+    >>> data.batch([0, 3], epoch=0)["pictures"].shape
+    torch.Size([2, 3, 16, 16])
     """
 
     def __init__(self, pictures: Pictures, side: int, keep: bool = True) -> None:
@@ -68,6 +73,12 @@ class Swav(Task):
 
     The projection is two dense layers with a batch norm; prototypes are the weight (K, dim) of a dense layer without
     bias, of unit rows, that does not move in the first `freeze` steps.
+
+    >>> from regard.backbones import make_backbone
+    >>> task = Swav(make_backbone("small", widths=[4], depths=[1], size=16), Settings(prototypes=5, dim=8))
+    >>> z = task.eval().embed(torch.randn(2, 3, 16, 16))
+    >>> z.shape, task.scores(z).shape
+    (torch.Size([2, 8]), torch.Size([2, 5]))
     """
 
     def __init__(self, backbone: Backbone, settings: Settings) -> None:

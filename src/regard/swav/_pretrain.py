@@ -25,12 +25,20 @@ from regard.training._fit import restore
 
 
 class CollapseWarning(UserWarning):
-    """What the numbers of a run say in words."""
+    """What the numbers of a run say in words.
+
+    >>> issubclass(CollapseWarning, UserWarning)  # so that warnings.simplefilter("error", CollapseWarning) stops a run
+    True
+    """
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A finished run: its folder `out`, the folder of the `backbone`, the trained task, how it went, broken files."""
+    """A finished run: its folder `out`, the folder of the `backbone`, the trained task, how it went, broken files.
+
+    >>> [name for name in Pretrained.__annotations__]
+    ['out', 'backbone', 'task', 'fitted', 'broken', 'first']
+    """
 
     out: Path
     backbone: Path
@@ -55,6 +63,15 @@ def pretrain(
     Called again with the same `out` it goes on where it stopped.
 
         folder = pretrain(torch.randint(0, 256, (500, 3, 80, 80), dtype=torch.uint8), preset="scenes", out="out/scenes")
+
+    >>> import tempfile
+    >>> from regard.backbones import load_backbone
+    >>> x = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
+    >>> tiny = {"widths": [4], "depths": [1]}
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     folder = pretrain(x, out=out, steps=1, batch_size=8, prototypes=4, backbone_options=tiny, progress=False)
+    ...     load_backbone(folder).dim
+    4
     """
     return run(pictures, out=out, preset_name=preset, settings=settings, **options).backbone
 
@@ -68,7 +85,16 @@ FIT = {
 def run(
     pictures: Any, *, out: Path | str, preset_name: str = "small", settings: Settings | None = None, **options: Any
 ) -> Pretrained:
-    """As `pretrain`, but with all there is to know about the run."""
+    """As `pretrain`, but with all there is to know about the run.
+
+    >>> import tempfile
+    >>> x = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
+    >>> tiny = {"widths": [4], "depths": [1]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = run(x, out=folder, steps=1, batch_size=8, prototypes=4, backbone_options=tiny, progress=False)
+    >>> done.fitted.steps, done.broken
+    (1, {})
+    """
     source = as_pictures(pictures)
     for_fit = {name: options.pop(name) for name in list(options) if name in FIT}
     settings = checked(settings) if settings is not None else named(preset_name, **options)
@@ -123,7 +149,12 @@ def build(settings: Settings) -> Swav:
 
 
 def load_run(out: Path | str) -> Swav:
-    """The task of a run as its newest checkpoint has it: backbone, projection and prototypes."""
+    """The task of a run as its newest checkpoint has it: backbone, projection and prototypes.
+
+    >>> load_run("nowhere")
+    Traceback (most recent call last):
+    regard._problem.Problem: nowhere has no checkpoint. ...
+    """
     found = latest(out)
     if found is None:
         raise Problem(f"{out} has no checkpoint. Name the folder of a run: regard pretrain --out FOLDER")

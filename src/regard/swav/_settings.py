@@ -22,6 +22,9 @@ class Crops:
     probability `jitter_p` brightness, contrast and saturation vary by `jitter` and the hue by that share of a turn;
     grey with `grey`; blurred with `blur`, by a deviation of `blur_sigma` (shares of a view's side). `ratio` bounds
     width over height of what is cut.
+
+    >>> Crops(local=6).views
+    8
     """
 
     size: int = 32
@@ -51,6 +54,9 @@ class Settings:
 
     `freeze` is how many steps the prototypes stay as they are; `queue` is how many past embeddings help to make codes,
     from the moment it is full; `nonlocal_after` puts non-local blocks after residual blocks.
+
+    >>> Settings(prototypes=30).crops.size
+    32
     """
 
     backbone: str = "small"
@@ -159,6 +165,7 @@ def photos() -> Settings:
 
 
 PRESETS = {"digits": digits, "small": small, "scenes": scenes, "photos": photos}
+"""The presets by name: functions that make their `Settings`."""
 
 
 def preset(name: str, **changes: Any) -> Settings:

@@ -24,7 +24,17 @@ def nearest(task: Swav, x: Tensor, each: int) -> tuple[Tensor, Tensor]:
 
 
 def sheet(task: Swav, pictures: Pictures, path: Path | str, *, each: int = 8, most: int = 2000, rows: int = 30) -> Path:
-    """Write the sheet: a row for each of the `rows` largest prototypes, its share of the pictures, its nearest ones."""
+    """Write the sheet: a row for each of the `rows` largest prototypes, its share of the pictures, its nearest ones.
+
+    >>> import tempfile
+    >>> from regard.backbones import make_backbone
+    >>> from regard.pictures import Arrays
+    >>> from regard.swav import Settings
+    >>> task = Swav(make_backbone("small", widths=[4], depths=[1], size=32), Settings(prototypes=3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sheet(task, Arrays(torch.rand(9, 3, 32, 32)), f"{folder}/prototypes.png").name
+    'prototypes.png'
+    """
     from matplotlib.figure import Figure
 
     chosen = torch.randperm(len(pictures), generator=generator(0, 97))[:most].tolist()

@@ -21,7 +21,11 @@ KEPT = 2  # the newest, and one in case that is damaged
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk: its `folder` and the `step` after which it was written."""
+    """A checkpoint on disk: its `folder` and the `step` after which it was written.
+
+    >>> Checkpoint(Path("out/run/checkpoints/00000200"), 200).step
+    200
+    """
 
     folder: Path
     step: int
@@ -81,13 +85,24 @@ def save(out: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any]
 
 
 def latest(out: Path | str) -> Checkpoint | None:
-    """The newest whole checkpoint of a run, or None. What a killed process left half written does not count."""
+    """The newest whole checkpoint of a run, or None. What a killed process left half written does not count.
+
+    >>> latest("nowhere") is None
+    True
+    """
     found = sorted((Path(out) / "checkpoints").glob("step-*"))
     return Checkpoint(found[-1], int(found[-1].name.removeprefix("step-"))) if found else None
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
-    """The config.json of a folder, or a `Problem`."""
+    """The config.json of a folder, or a `Problem`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "config.json").write_text('{"kind": "mine"}')
+    ...     read_config(folder)
+    {'kind': 'mine'}
+    """
     path = Path(folder) / CONFIG
     try:
         config = json.loads(path.read_text())

@@ -20,7 +20,19 @@ from regard.training._order import Batches
 
 
 class Task(nn.Module):
-    """What is trained. Subclasses give `config`, `loss` and `optimizer`; the rest may stay as it is."""
+    """What is trained. Subclasses give `config`, `loss` and `optimizer`; the rest may stay as it is.
+
+    >>> class Line(Task):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.config, self.layer = {"kind": "line"}, nn.Linear(1, 1)
+    ...     def loss(self, batch):
+    ...         return (self.layer(batch) - 2 * batch).square().mean(), {}
+    ...     def optimizer(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> Line().loss(torch.ones(4, 1))[0].shape
+    torch.Size([])
+    """
 
     config: dict[str, Any]  # {"kind": ..., ...}: written to config.json, and compared before a run is resumed
 
@@ -48,7 +60,11 @@ class Task(nn.Module):
 
 @dataclass(frozen=True)
 class Fitted:
-    """How it went: the `steps` of this call, the step it `resumed` from, its `seconds`, and the speed of training."""
+    """How it went: the `steps` of this call, the step it `resumed` from, its `seconds`, and the speed of training.
+
+    >>> Fitted(steps=100, resumed=40, seconds=1.5, samples_per_second=2560.0).resumed
+    40
+    """
 
     steps: int
     resumed: int
@@ -88,6 +104,24 @@ def fit(
     at the end. `after_step(step)` is called with the number of steps done, before the checkpoint is written, in
     every process; `on_log(step, values)` in the first one. `devices`, `num_nodes`, `accelerator`, `strategy` and
     `precision` are Lightning's; with several processes batch norms are synchronised. The task is trained in place.
+
+    >>> import tempfile
+    >>> class Line(Task):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.config, self.layer = {"kind": "line"}, nn.Linear(1, 1)
+    ...     def loss(self, batch):
+    ...         return (self.layer(batch) - 2 * batch).square().mean(), {}
+    ...     def optimizer(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> class Data:
+    ...     def __len__(self):
+    ...         return 8
+    ...     def batch(self, indices, epoch):
+    ...         return torch.tensor(indices).unsqueeze(1) / 8
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     fit(Line(), Data(), steps=3, batch_size=4, out=out, progress=False, log="none").steps
+    3
     """
     out = Path(out)
     for name, value in (("steps", steps), ("batch_size", batch_size), ("accumulate", accumulate)):

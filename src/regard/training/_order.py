@@ -13,7 +13,16 @@ from regard.training._random import generator
 
 
 class Batches(Protocol):
-    """Data for `fit`: a length, and the batch of some samples."""
+    """Data for `fit`: a length, and the batch of some samples.
+
+    >>> class Squares:
+    ...     def __len__(self):
+    ...         return 10
+    ...     def batch(self, indices, epoch):
+    ...         return torch.tensor(indices) ** 2
+    >>> Squares().batch([1, 2, 3], epoch=0)
+    tensor([1, 4, 9])
+    """
 
     def __len__(self) -> int: ...
 

@@ -38,6 +38,14 @@ class FeatureStore:
 
     Rows are memory-mapped, and their pages are given back to the system from time to time, so that the memory of a
     training run does not grow with the number of pictures.
+
+    >>> import tempfile
+    >>> from regard.backbones import make_backbone
+    >>> pictures = {"a": torch.zeros(3, 16, 16, dtype=torch.uint8)}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store, _ = make_features(folder, pictures, make_backbone("small", widths=[4], depths=[1], size=16))
+    ...     store.has("a"), store.has("b"), store[["a"]].shape[-1]
+    (True, False, 4)
     """
 
     folder: Path
@@ -138,6 +146,14 @@ def make_features(
     What an earlier run of the same backbone on the same pictures has made is kept; after a kill at most one batch is
     made again. With `stages` the maps of all stages are stored, see `grids`. A picture that cannot be read is noted and
     its row stays empty.
+
+    >>> import tempfile
+    >>> from regard.backbones import make_backbone
+    >>> pictures = {"a": torch.zeros(3, 16, 16, dtype=torch.uint8), "b": torch.ones(3, 16, 16, dtype=torch.uint8)}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store, skipped = make_features(folder, pictures, make_backbone("small", widths=[4], depths=[1], size=16))
+    >>> store.names, bool(skipped)
+    (('a', 'b'), False)
     """
     folder, names = Path(folder), tuple(pictures)
     if not names:

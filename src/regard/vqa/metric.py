@@ -70,6 +70,12 @@ class Accuracy:
     """Mean accuracies in percent: overall, by answer type, by question type, and the number of questions of each.
 
     `each` maps the question's id to its own accuracy.
+
+    >>> annotation = {"question_id": 1, "answers": ["red"] * 10, "answer_type": "other", "question_type": "what"}
+    >>> print(evaluate_answers({1: "red"}, [annotation]))
+    overall 100.00
+    answer type other: 100.00
+    question type what: 100.00
     """
 
     overall: float

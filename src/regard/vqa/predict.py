@@ -33,6 +33,16 @@ class Prediction:
     is the discrete distribution over the cells, `effective` (h, w) what each cell really contributed, `density` the
     continuous density on the unit square (x to the right, y down), or None for a discrete attention.
     `entropy` is in bits against the uniform distribution (0), `support_area` the share of the picture with attention.
+
+    >>> from regard.backbones import make_backbone
+    >>> from regard.vqa.mcan import small
+    >>> backbone, words = make_backbone("small", widths=[4], depths=[1], size=16), Words.of(["What is it?"])
+    >>> side = backbone(backbone.prepare(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))).shape[-2:]
+    >>> model = MCAN(small(), vocabulary=len(words), answers=2, cells=tuple(side), features=4)
+    >>> predictor = Predictor(model, backbone, words, Answers(("a cat", "a dog")))
+    >>> prediction = predictor.ask(torch.zeros(3, 20, 30, dtype=torch.uint8), "What is it?", "continuous-softmax")
+    >>> len(prediction.top), prediction.density.mean.shape, prediction.map(20, 30).shape
+    (2, torch.Size([2]), torch.Size([20, 30]))
     """
 
     question: str
@@ -103,6 +113,10 @@ class Predictor:
         prediction.answer, prediction.density, prediction.to_json()
 
     `attentions` are the kinds of output attention that `ask` can switch to; `attention` is the one it was trained with.
+
+    >>> Predictor.load("nowhere")
+    Traceback (most recent call last):
+    regard._problem.Problem: nowhere has no checkpoint. ...
     """
 
     def __init__(self, model: MCAN, backbone: Backbone, words: Words, answers: Answers, stages: bool = False) -> None:

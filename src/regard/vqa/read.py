@@ -25,6 +25,15 @@ def read_questions(source: Path | str, split: str = "train", pictures: Path | st
     also `id`, `answer_type`, `question_type` if wanted.
 
     What is wrong with single records is noted in `skipped`, naming the record; what is wrong with a file is a Problem.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "1.png").write_bytes(b"")
+    ...     line = {"picture": "1.png", "question": "What is it?", "answers": ["a cat"] * 10}
+    ...     _ = (Path(folder) / "mine.jsonl").write_text(json.dumps(line))
+    ...     records = read_questions(f"{folder}/mine.jsonl")
+    >>> len(records), records.records[0].question
+    (1, 'What is it?')
     """
     path = Path(source)
     if path.is_dir():

@@ -81,7 +81,7 @@ class Embedded(Distance, Factored):
 @final
 @dataclass(frozen=True, eq=False)
 class Unsquared(Distance):
-    """The distance itself, where `of` scores its square: -W / tau. With `gate` and `inverse`, this is what W means.
+    """The distance itself, where `of` scores its square: -W / tau (6.20). For `gate` and `inverse`. Shapes as in `of`.
 
     >>> Unsquared(GaussianW2()).scores(torch.tensor([[0.0, 1.0]]), torch.tensor([[3.0, 5.0]]))
     tensor([[-5.]])
@@ -106,7 +106,7 @@ class Unsquared(Distance):
 @final
 @dataclass(frozen=True, eq=False)
 class GaussianW2(Embedded):
-    """Diagonal Gaussians, packed as [mean, standard deviation] (..., 2 d): -W2^2 / tau, see `gaussian_w2`.
+    """Diagonal Gaussians, packed as [mean, standard deviation] (..., 2 d): -W2^2 / tau (6.11, 6.23), see `gaussian_w2`.
 
     >>> GaussianW2().scores(torch.tensor([[0.0, 1.0]]), torch.tensor([[3.0, 5.0], [0.0, 1.0]]))
     tensor([[-25.,  -0.]])
@@ -139,7 +139,7 @@ class GaussianW2(Embedded):
 @final
 @dataclass(frozen=True, eq=False)
 class EmpiricalW2(Embedded):
-    """One-dimensional samples, the features of a vector (..., n) in any order: -W2^2 / tau, see `wasserstein_1d`.
+    """One-dimensional samples, the features of a vector (..., n) in any order: -W2^2 / tau (6.15, 6.23).
 
     >>> EmpiricalW2().scores(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
     tensor([[-0., -4.]])
@@ -159,7 +159,7 @@ class EmpiricalW2(Embedded):
 @final
 @dataclass(frozen=True, eq=False)
 class BuresW2(Distance):
-    """Full Gaussians in `dim` dimensions, packed as [mean, factor]: -W2 / tau, see `bures_w2`.
+    """Full Gaussians in `dim` dimensions, packed as [mean, factor]: -W2 / tau, see `bures_w2` (6.13).
 
     The factor L (dim, rank), with covariance L L^T, is Cholesky's or any other, flattened: (..., dim + dim * rank).
 
@@ -198,9 +198,9 @@ class BuresW2(Distance):
 @final
 @dataclass(frozen=True, eq=False)
 class HistogramW1(Distance):
-    """Histograms over n ordered bins, the softmax of features (..., n): -W1 / tau, see `histogram_wasserstein`.
+    """Histograms over n ordered bins, the softmax of features (..., n): -W1 / tau (6.16).
 
-    `support` (n,) gives the places of the bins; unless given they are 0, 1, ..., n - 1.
+    See `histogram_wasserstein`. `support` (n,) gives the places of the bins; unless given they are 0, 1, ..., n - 1.
 
     >>> HistogramW1().scores(torch.tensor([[9.0, -9.0, -9.0]]), torch.tensor([[-9.0, -9.0, 9.0]]))
     tensor([[-2.]])
@@ -217,7 +217,7 @@ class HistogramW1(Distance):
 @final
 @dataclass(frozen=True, eq=False)
 class EntropicW2(Distance):
-    """Sets of points in `dim` dimensions, flattened (..., n * dim): -W / tau, see `entropic_wasserstein`.
+    """Sets of points in `dim` dimensions, flattened (..., n * dim): -W / tau (6.19), see `entropic_wasserstein`.
 
     `eps` is the entropy, in units of the squared distance; sets of queries and of keys may have different sizes.
 

@@ -63,7 +63,7 @@ def bures_w2(m1: Tensor, c1: Tensor, m2: Tensor, c2: Tensor, pairwise: bool = Fa
 
 
 def factored_w2(m1: Tensor, l1: Tensor, m2: Tensor, l2: Tensor, pairwise: bool = False) -> Tensor:
-    """The same as `bures_w2` for covariances L L^T given by factors `l1`, `l2` (..., d, r), Cholesky's or any other.
+    """`bures_w2` (6.13) for covariances L L^T given by factors `l1`, `l2` (..., d, r), Cholesky's or any other.
 
     >>> factored_w2(torch.zeros(1), torch.tensor([[2.0]]), torch.zeros(1), torch.tensor([[-1.0]]))
     tensor(1.)
