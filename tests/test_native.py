@@ -63,6 +63,21 @@ def test_rows_equal_the_plain_path(n, kind, alpha, plain):
         assert torch.equal((single > 0)[sure], (expected > 0)[sure])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("n", [3, 40, 196, 511])
+def test_a_row_does_not_depend_on_its_neighbours(n, alpha, dtype, plain):
+    """Short rows are worked on eight at a time."""
+    x = torch.cat([rows(kind, n) for kind in ("unit", "wide", "ties", "masked")]).to(dtype)[:21]
+    x[4], x[13] = -math.inf, math.nan
+    with regard.checks(False):
+        p, alone = regard.entmax(x, alpha), torch.cat([regard.entmax(row[None], alpha) for row in x])
+        expected = plain(regard.entmax, x.double(), alpha)
+    assert torch.equal(p.nan_to_num(7), alone.nan_to_num(7))
+    torch.testing.assert_close(p.double(), expected, rtol=0, atol=1e-6, equal_nan=True)
+    assert not bool(p[4].any())
+
+
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("n", SIZES)
 def test_gradients_equal_the_plain_path(n, alpha, plain):
@@ -115,10 +130,11 @@ def test_bad_scores_are_named(bad):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_change_nothing(threads):
     x, before = torch.randn(700, 200), torch.get_num_threads()
-    expected = regard.entmax(x)
+    expected, other = regard.entmax(x), regard.entmax(x, 1.3)
     try:
         torch.set_num_threads(threads)
         assert torch.equal(regard.entmax(x), expected)
+        assert torch.equal(regard.entmax(x, 1.3), other)
     finally:
         torch.set_num_threads(before)
 
@@ -220,3 +236,17 @@ def test_the_build_process_goes_on_without_a_compiler(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "no native kernels" in done.stderr
     assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_seen(bad):
+    for n in (1, 7, 8, 9, 4097, 600_000):
+        x = torch.randn(n)
+        assert native.surely_finite(x)
+        assert native.surely_finite(torch.randn(n, 2, 3).transpose(0, 1))
+        for at in {0, n // 2, n - 1}:
+            y = x.clone()
+            y[at] = bad
+            assert not native.surely_finite(y)
+    assert not native.surely_finite(torch.ones(3, dtype=torch.float64))  # not told: torch looks itself
+    assert not native.surely_finite(torch.ones(4)[:2])
