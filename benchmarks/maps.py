@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from benchmarks.harness import Row, installed, race, report
+from benchmarks.harness import Row, peer, race, report
 
 SHAPES = [(4096, 196), (65536, 128), (512, 4096), (64, 32000)]
 WHAT = ("forward", "forward+backward")
@@ -29,9 +29,7 @@ def main() -> None:
 
 def map_rows() -> Iterator[Row]:
     packaged: dict[str, Callable[..., Tensor]] = {}
-    if installed("entmax") is not None:
-        import entmax
-
+    if (entmax := peer("entmax")) is not None:
         packaged = {"sparsemax": entmax.sparsemax, "entmax 1.5": entmax.entmax15}
     for shape in SHAPES:
         s = torch.randn(shape)
@@ -62,7 +60,7 @@ def attention_rows() -> Iterator[Row]:
         for name, map_ in (("sparsemax", regard.sparsemax), ("entmax 1.5", regard.entmax)):
             contestants = {"ours": partial(regard.attend, map=map_), "sdpa": scaled_dot_product_attention}
             for what, most in zip(WHAT, (2.5, 1.0), strict=True):
-                t = race({who: timed(f, what, q, k, v) for who, f in contestants.items()}, seconds=4, least=3)
+                t = race({who: timed(f, what, q, k, v) for who, f in contestants.items()}, seconds=2, least=3)
                 mine, theirs = t["ours"].median, t["sdpa"].median
                 case = f"attention, {name}, N = {n}, {what}"
                 promise, kept = f"at most {most:g} times its time", mine <= most * theirs

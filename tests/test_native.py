@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import regard
 from regard import native
 from regard._sparse import SHORTEST, TooDenseError, attend_sparse
+from regard.continuous import quadrature
 from regard.maps import _threshold
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
@@ -250,3 +251,18 @@ def test_what_is_not_finite_is_seen(bad):
             assert not native.surely_finite(y)
     assert not native.surely_finite(torch.ones(3, dtype=torch.float64))  # not told: torch looks itself
     assert not native.surely_finite(torch.ones(4)[:2])
+
+
+@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize(("rows", "width"), [((1, 1), 1.0), ((3, 17), 1.0), ((40, 100), 6.0)])
+def test_chords_equal_the_plain_path(rows, width, q):
+    torch.manual_seed(0)
+    y1, y2 = 4 * torch.randn(*rows, 1), 4 * torch.randn(*rows, 1)
+    short = 1.5 + width * torch.rand(rows[0], 1, 1)
+    flat = [y1, y2, short + 4 * torch.rand(rows[0], 1, 1), short]
+    nodes, reach = quadrature.RULES[torch.float32]
+    sums = quadrature._by_kernel(flat, q, nodes, reach)
+    expected = quadrature._block(*(x.double() for x in flat), 1, q, nodes, reach)
+    scale = expected.abs().amax((0, 1)).clamp(min=1e-6)
+    assert float(((sums - expected).abs() / scale).max()) < 5e-5
+    assert quadrature._by_kernel([*flat[:3], torch.full_like(short, 0.5)], q, nodes, reach) is None

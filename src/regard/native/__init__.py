@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 2
+VERSION = 3
 
 
 @functools.cache
