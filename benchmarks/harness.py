@@ -55,13 +55,18 @@ class Row:
 
 
 def race(contestants: dict[str, Callable[[], object]], seconds: float = 1.0, least: int = 5) -> dict[str, Timing]:
-    """Run the contestants in turn, warm-up first, until `seconds` have passed and each ran `least` times."""
+    """Run the contestants in turn, warm-up first, until `seconds` have passed and each ran `least` times.
+
+    Every other round goes backwards: nobody always runs after one that has filled, or emptied, the caches.
+    """
     for run in contestants.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in contestants}
     start = time.perf_counter()
+    order = list(contestants.items())
     while time.perf_counter() - start < seconds or any(len(t) < least for t in times.values()):
-        for name, run in contestants.items():
+        order.reverse()
+        for name, run in order:
             before = time.perf_counter()
             run()
             times[name].append(1e3 * (time.perf_counter() - before))
