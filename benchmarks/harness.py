@@ -6,6 +6,7 @@ ratio of medians. Memory is the growth of a child process's high-water mark.
 
 from __future__ import annotations
 
+import importlib
 import json
 import platform
 import statistics
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -53,13 +55,18 @@ class Row:
 
 
 def race(contestants: dict[str, Callable[[], object]], seconds: float = 1.0, least: int = 5) -> dict[str, Timing]:
-    """Run the contestants in turn, warm-up first, until `seconds` have passed and each ran `least` times."""
+    """Run the contestants in turn, warm-up first, until `seconds` have passed and each ran `least` times.
+
+    Every other round goes backwards: nobody always runs after one that has filled, or emptied, the caches.
+    """
     for run in contestants.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in contestants}
     start = time.perf_counter()
+    order = list(contestants.items())
     while time.perf_counter() - start < seconds or any(len(t) < least for t in times.values()):
-        for name, run in contestants.items():
+        order.reverse()
+        for name, run in order:
             before = time.perf_counter()
             run()
             times[name].append(1e3 * (time.perf_counter() - before))
@@ -99,6 +106,15 @@ def installed(package: str) -> str | None:
         return None
 
 
+def peer(module: str) -> Any | None:
+    """The module of a peer, or None, and then it says that the peer is skipped."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        print(f"skipped: {module} ({error})", flush=True)
+        return None
+
+
 def report(name: str, rows: Iterable[Row]) -> None:
     """Print rows as they are measured, then write benchmarks/results/NAME.json. A promise not kept is said plainly."""
     print(HEADER, flush=True)
@@ -112,7 +128,7 @@ def report(name: str, rows: Iterable[Row]) -> None:
             "processor": _processor(),
             "threads": torch.get_num_threads(),
             "python": platform.python_version(),
-            "versions": {p: installed(p) for p in ("torch", "numpy", "entmax", "POT", "geomloss")},
+            "versions": {p: installed(p) for p in ("torch", "numpy", "entmax", "POT", "geomloss", "lightly")},
         },
         "rows": [asdict(row) | {"ratio": row.ratio} for row in measured],
     }

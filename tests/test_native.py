@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import regard
 from regard import native
 from regard._sparse import SHORTEST, TooDenseError, attend_sparse
+from regard.continuous import quadrature
 from regard.maps import _threshold
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
@@ -61,6 +62,21 @@ def test_rows_equal_the_plain_path(n, kind, alpha, plain):
     if alpha in (1.5, 2.0):
         sure = (expected == 0) | (expected > 1e-9)  # in between the rounding of the plain path decides
         assert torch.equal((single > 0)[sure], (expected > 0)[sure])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("n", [3, 40, 196, 511])
+def test_a_row_does_not_depend_on_its_neighbours(n, alpha, dtype, plain):
+    """Short rows are worked on eight at a time."""
+    x = torch.cat([rows(kind, n) for kind in ("unit", "wide", "ties", "masked")]).to(dtype)[:21]
+    x[4], x[13] = -math.inf, math.nan
+    with regard.checks(False):
+        p, alone = regard.entmax(x, alpha), torch.cat([regard.entmax(row[None], alpha) for row in x])
+        expected = plain(regard.entmax, x.double(), alpha)
+    assert torch.equal(p.nan_to_num(7), alone.nan_to_num(7))
+    torch.testing.assert_close(p.double(), expected, rtol=0, atol=1e-6, equal_nan=True)
+    assert not bool(p[4].any())
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -115,10 +131,11 @@ def test_bad_scores_are_named(bad):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_change_nothing(threads):
     x, before = torch.randn(700, 200), torch.get_num_threads()
-    expected = regard.entmax(x)
+    expected, other = regard.entmax(x), regard.entmax(x, 1.3)
     try:
         torch.set_num_threads(threads)
         assert torch.equal(regard.entmax(x), expected)
+        assert torch.equal(regard.entmax(x, 1.3), other)
     finally:
         torch.set_num_threads(before)
 
@@ -220,3 +237,32 @@ def test_the_build_process_goes_on_without_a_compiler(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "no native kernels" in done.stderr
     assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_seen(bad):
+    for n in (1, 7, 8, 9, 4097, 600_000):
+        x = torch.randn(n)
+        assert native.surely_finite(x)
+        assert native.surely_finite(torch.randn(n, 2, 3).transpose(0, 1))
+        for at in {0, n // 2, n - 1}:
+            y = x.clone()
+            y[at] = bad
+            assert not native.surely_finite(y)
+    assert not native.surely_finite(torch.ones(3, dtype=torch.float64))  # not told: torch looks itself
+    assert not native.surely_finite(torch.ones(4)[:2])
+
+
+@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize(("rows", "width"), [((1, 1), 1.0), ((3, 17), 1.0), ((40, 100), 6.0)])
+def test_chords_equal_the_plain_path(rows, width, q):
+    torch.manual_seed(0)
+    y1, y2 = 4 * torch.randn(*rows, 1), 4 * torch.randn(*rows, 1)
+    short = 1.5 + width * torch.rand(rows[0], 1, 1)
+    flat = [y1, y2, short + 4 * torch.rand(rows[0], 1, 1), short]
+    nodes, reach = quadrature.RULES[torch.float32]
+    sums = quadrature._by_kernel(flat, q, nodes, reach)
+    expected = quadrature._block(*(x.double() for x in flat), 1, q, nodes, reach)
+    scale = expected.abs().amax((0, 1)).clamp(min=1e-6)
+    assert float(((sums - expected).abs() / scale).max()) < 5e-5
+    assert quadrature._by_kernel([*flat[:3], torch.full_like(short, 0.5)], q, nodes, reach) is None

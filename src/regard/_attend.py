@@ -20,6 +20,8 @@ from regard.maps.simplex import entmax, mean, softmax
 
 BUDGET = 1 << 21  # numbers of a block of scores: what is larger is computed block by block
 
+_USUAL = (Dot, Bilinear)
+
 Algorithm = Literal["fused", "associative", "sorted", "sparse", "direct", "blocks", "fused blocks"]
 
 
@@ -92,10 +94,12 @@ def attend(
     >>> attend(q, k, v, Dot(1.0), partial(entmax, alpha=1.5), mask=torch.ones(7, dtype=torch.bool)).shape
     torch.Size([2, 5, 3])
     """
-    if map is softmax and isinstance(affinity, Dot | Bilinear) and mask is None and not causal and _plain(q, k, v):
+    if map is softmax and mask is None and not causal and isinstance(affinity, _USUAL) and _plain(q, k, v):
         # The usual case, with nothing between it and the kernel: at a few hundred keys our own words would cost 30 %.
-        x, scale = (q, affinity.scale) if isinstance(affinity, Dot) else (affinity.factors(q, k)[0], 1.0)
-        c = scaled_dot_product_attention(x, k, v, scale=scale)
+        if isinstance(affinity, Dot):
+            c = scaled_dot_product_attention(q, k, v, scale=affinity.scale)
+        else:
+            c = scaled_dot_product_attention(affinity.factors(q, k)[0], k, v, scale=1.0)
         _check.context(c, q=q, k=k, v=v)
         return c
     plan = explain_attend(q, k, v, affinity, map, mask, causal=causal)
@@ -245,11 +249,11 @@ def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     if not isinstance(q, Tensor) or q.dim() != 4 or q.dtype != k.dtype or q.dtype != v.dtype:
         return False
     # One comparison in the usual case, self-attention.
-    same = q.shape == k.shape == v.shape
-    if not same and not (k.shape == v.shape and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]):
+    shape, other = q.shape, k.shape
+    if v.shape != other or (shape != other and (shape[:2] != other[:2] or shape[3] != other[3])):
         return False
     unit = q.stride(3) == k.stride(3) == v.stride(3) == 1
-    return unit and q.dtype.is_floating_point and q.numel() > 0 and (same or k.numel() > 0)
+    return unit and q.dtype.is_floating_point and 0 not in shape and other[2] > 0
 
 
 def _is_softmax(map: Map) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from regard import native
+
 _checks_on: ContextVar[bool] = ContextVar("regard_checks_on", default=True)
 
 
@@ -158,7 +160,7 @@ def choice(argument: str, value: Any, options: tuple[Any, ...]) -> None:
 
 def finite(argument: str, x: Tensor) -> None:
     """No NaN and no infinity, if values are to be checked. One pass and no copy while all is well."""
-    if not values_checked(x) or x.numel() == 0 or math.isfinite(x.detach().sum().item()):
+    if not values_checked(x) or x.numel() == 0 or native.surely_finite(x) or math.isfinite(x.detach().sum().item()):
         return
     if not bool(x.isfinite().all()):
         bad = "NaN" if bool(x.isnan().any()) else "an infinity"
@@ -174,7 +176,9 @@ def score_maxima(maxima: Tensor) -> None:
 
 def context(c: Tensor, **inputs: Tensor) -> None:
     """A finite context; otherwise say which of the `inputs` is not, or that the scores went past their dtype."""
-    if values_checked(c) and not math.isfinite(c.detach().sum().item()) and not bool(c.isfinite().all()):
+    if not values_checked(c) or native.surely_finite(c) or math.isfinite(c.detach().sum().item()):
+        return
+    if not bool(c.isfinite().all()):
         for argument, x in inputs.items():
             finite(argument, x)
         complain(

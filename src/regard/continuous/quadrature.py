@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from regard import _check
+from regard import _check, native
 from regard.continuous import _small, chord
 from regard.continuous.bessel import ball_constant
 
@@ -66,16 +66,34 @@ def _on_ellipse(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: 
     default, reach = RULES[y1.dtype]
     nodes = default if chords is None else _check.count("chords", chords)
     flat = [x.expand(*batch, x.shape[-1]).reshape(-1, x.shape[-1], 1) for x in (y1, y2, long, short)]
-    rows = max(1, _BLOCK // (n * nodes))
-    blocks = [
-        _block(a, b, c, d, p, q, nodes, reach) for a, b, c, d in zip(*(torch.split(x, rows) for x in flat), strict=True)
-    ]
-    value, slope, curvature = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*blocks, strict=True))
-    return value.reshape(*batch, n), slope.reshape(*batch, n, 2), curvature.reshape(*batch, n, 2, 2)
+    sums = _by_kernel(flat, q, nodes, reach) if p == 1 else None
+    if sums is None:
+        rows = max(1, _BLOCK // (n * nodes))
+        pieces = zip(*(torch.split(x, rows) for x in flat), strict=True)
+        blocks = [_block(a, b, c, d, p, q, nodes, reach) for a, b, c, d in pieces]
+        sums = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+    sums = sums.reshape(*batch, n, 6)
+    return sums[..., 0], sums[..., 1:3], _small.matrices(sums[..., [3, 4, 4, 5]])
 
 
-def _block(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: int, nodes: int, reach: float) -> Moments:
-    """All chords of some rows: y1, y2 (B, N, 1), axes (B, N or 1, 1)."""
+def _by_kernel(flat: list[Tensor], q: int, nodes: int, reach: float) -> Tensor | None:
+    """The sums of `_block` with p = 1 by the native kernel, in one pass; None where it does not apply."""
+    y1, short = flat[0], flat[3]
+    if y1.dtype != torch.float32 or not _check.readable(y1) or not native.usable(*flat):
+        return None
+    if bool((short < chord.SHORT).any()):
+        return None
+    x, w = gauss_legendre(nodes, y1)
+    sums = y1.new_empty(*y1.shape[:2], 6)
+    ellipses = [y.expand_as(y1).contiguous() for y in flat]
+    c = ball_constant(2, 1)
+    native.call("regard_chords_f32", *ellipses, sums, y1.numel(), x, w * c, nodes, q, reach, ball_constant(2, q) / c)
+    return sums
+
+
+def _block(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: int, nodes: int, reach: float) -> Tensor:
+    """All chords of some rows: y1, y2 (B, N, 1), axes (B, N or 1, 1). Returns the value, the two slopes and the three
+    second derivatives, (B, N, 6)."""
     x, w = gauss_legendre(nodes, y1)
     # Chords lie along the short axis, at u1 = sin(angle): the square root at both ends disappears. Only those within
     # reach of the Gaussian are taken. Along the *long* axis a thin ellipse would need several times as many.
@@ -89,28 +107,25 @@ def _block(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: int, 
     along = y1 + long * sine
     D_p, Y_p, D_q, Y_q, Z_q = _either(y2, short * cos, short < chord.SHORT, p, q)
     c, c_star = ball_constant(2, p), ball_constant(2, q)
-    kernel = chord.normal(along).mul_(cos ** (2 * p + 2)).mul_(w * c)
-    kernel_q = kernel * cos.square().mul_(c_star / c) if q == p + 1 else kernel
-    value = kernel * D_p
+    squared = cos.square()
+    kernel = chord.normal(along)
+    for _ in range(p + 1):
+        kernel = kernel.mul_(squared)
+    value, slope = kernel * D_p, kernel * Y_p
+    kernel_q, value_q, slope_q = kernel, value, slope
+    if q > p:
+        kernel_q = kernel * squared.mul_(c_star / c)
+        value_q, slope_q = kernel_q * D_q, kernel_q * Y_q
     value_y = value * along
     # The second derivative along the chords' order is a difference of large terms on a large ellipse. Integrating by
     # parts once, int (1-|u|^2)^q phi''(y1) = -2 q / long int u1 y1 (1-|u|^2)^(q-1) phi(y1), takes most of it away.
-    direct = ((along.square() - 1) * kernel_q * D_q).sum(-1)
+    direct = ((along.square() - 1) * value_q) @ w
     if q == p + 1:
-        by_parts = (value_y * sine).sum(-1) * (-2 * q * c_star / c / long.squeeze(-1))
+        by_parts = ((value_y * sine) @ w) * (-2 * q * c_star / c / long.squeeze(-1))
         direct = torch.where(long.squeeze(-1) > 2, by_parts, direct)
-    sums = torch.stack(
-        [
-            value.sum(-1),
-            value_y.sum(-1),
-            (kernel * Y_p).sum(-1),
-            direct,
-            (kernel_q * Y_q).mul_(along).sum(-1),
-            (kernel_q * Z_q).sum(-1),
-        ],
-        -1,
-    ).mul_(half)
-    return sums[..., 0], sums[..., 1:3], _small.matrices(sums[..., [3, 4, 4, 5]])
+    # Sums over the chords are products with their weights.
+    sums = [value @ w, value_y @ w, slope @ w, direct, (slope_q * along) @ w, (kernel_q * Z_q) @ w]
+    return torch.stack(sums, -1).mul_(half * c)
 
 
 def _either(delta: Tensor, h: Tensor, short: Tensor, p: int, q: int) -> chord.ChordIntegrals:

@@ -9,6 +9,7 @@ leaves about two passes over the whole row.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Protocol, final
 
@@ -26,15 +27,12 @@ MOST_STEPS = 60  # Newton needs at most 11 in practice; this only bounds the loo
 def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     """Entmax of float32 or float64 scores along `dim`; `alpha` is a number above one, or a tensor as `s` with size 1
     along `dim`. A row of -inf gives zeros, a row with NaN or +inf an error or, with checks off, NaN."""
+    if native.usable(s) and _suits(alpha):
+        return _native_rows(s, alpha, dim)
     rows = s.movedim(dim, -1)
     shape = rows.shape
     rows = rows.reshape(-1, shape[-1])
     p = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    if native.usable(s) and _suits(alpha):
-        alphas = _one_each(alpha, shape, dim)
-        if native.call(f"regard_entmax_{native.suffix(s)}", rows.contiguous(), p, *rows.shape, alphas, len(alphas)):
-            _check.score_maxima(rows.amax(-1))
-        return p.reshape(shape).movedim(-1, dim).contiguous()
     size = max(1, CHUNK // shape[-1])
     # Fresh memory costs more than arithmetic, so that all chunks share one piece of it.
     scratch = torch.empty_like(rows[:size], memory_format=torch.contiguous_format)
@@ -48,14 +46,24 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     return p.reshape(shape).movedim(-1, dim).contiguous()
 
 
+def _native_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
+    # Every call of torch is a few microseconds, which a short row feels: none that is not needed.
+    last = dim in (-1, s.dim() - 1)
+    rows = (s if last else s.movedim(dim, -1)).contiguous()
+    p, n = torch.empty_like(rows), rows.shape[-1]
+    alphas = _one_each(alpha, rows.shape, dim)
+    if native.call(f"regard_entmax_{native.suffix(s)}", rows, p, rows.numel() // n, n, alphas, len(alphas)):
+        _check.score_maxima(rows.amax(-1))
+    return p if last else p.movedim(-1, dim).contiguous()
+
+
 def pullback_rows(p: Tensor, grad: Tensor, alpha: float, dim: int) -> Tensor | None:
     """The gradient in the scores by the native kernel, or None where it does not apply."""
     if dim not in (-1, p.dim() - 1) or not native.usable(p, grad) or not _suits(alpha) or not p.is_contiguous():
         return None
     out, rows = torch.empty_like(p), p.numel() // max(1, p.shape[-1])
-    alphas = torch.tensor([alpha], dtype=torch.float64)
     name = f"regard_entmax_backward_{native.suffix(p)}"
-    native.call(name, p, grad.contiguous(), out, rows, p.shape[-1], alphas, 1)
+    native.call(name, p, grad.contiguous(), out, rows, p.shape[-1], _alone(alpha), 1)
     return out
 
 
@@ -69,10 +77,15 @@ def _suits(alpha: float | Tensor) -> bool:
 def _one_each(alpha: float | Tensor, shape: torch.Size, dim: int) -> Tensor:
     """Alpha as one number, or as one for each row, in float64."""
     if not isinstance(alpha, Tensor):
-        return torch.tensor([alpha], dtype=torch.float64)
+        return _alone(alpha)
     if alpha.numel() == 1:
         return alpha.detach().reshape(1).double()
     return alpha.detach().movedim(dim, -1).expand(*shape[:-1], 1).reshape(-1).double().contiguous()
+
+
+@functools.lru_cache(maxsize=16)
+def _alone(alpha: float) -> Tensor:
+    return torch.tensor([alpha], dtype=torch.float64)
 
 
 def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:
@@ -138,11 +151,13 @@ def _climb(p: Tensor, x: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
             break
         step = torch.where(total > 0, kind.step(x, lam, p, total), 0.0)
         higher = lam + step.clamp(min=0)
-        if torch.equal(higher, lam):
+        if not bool((higher > lam).any()):  # neither does a row of NaN climb
             # What is left is below the spacing of numbers near lam, but not of those near x - lam.
             total = kind.weights(x.sub_(lam), step, p)
             break
         lam = higher
+    else:
+        total = kind.weights(x, lam, p)
     p.div_(total.clamp_(min=tiny))
     return lam
 

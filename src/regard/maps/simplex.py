@@ -79,7 +79,7 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
         alphas, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
         p = _entmax_op(s.contiguous(), alphas, number, dim)
     else:
-        p = _Entmax.apply(s, alpha, dim)
+        p = (_Transformed if torch._C._are_functorch_transforms_active() else _Entmax).apply(s, alpha, dim)
     return p.to(dtype)
 
 
@@ -127,7 +127,7 @@ def _prepare_alpha(alpha: Tensor, s: Tensor, dim: int) -> Tensor:
     return alpha.to(s.dtype)
 
 
-class _Entmax(Function):
+class _Transformed(Function):
     """p and its closed-form derivatives, for reverse and forward mode, any number of times, under vmap."""
 
     @staticmethod
@@ -170,7 +170,20 @@ class _Entmax(Function):
         s = s.movedim(in_dims[0], 0) if in_dims[0] is not None else s.expand(info.batch_size, *s.shape)
         if isinstance(alpha, Tensor):
             alpha = alpha.movedim(in_dims[1], 0) if in_dims[1] is not None else alpha.unsqueeze(0)
-        return _Entmax.apply(s, alpha, dim), 0
+        return _Transformed.apply(s, alpha, dim), 0
+
+
+class _Entmax(_Transformed):
+    """The same outside of transforms. Torch binds the arguments of a separate `setup_context` by name at every call,
+    which takes as long as a thousand short rows."""
+
+    setup_context = Function.setup_context
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:  # type: ignore[override]
+        p = entmax_rows(s, alpha, dim)
+        _Transformed.setup_context(ctx, (s, alpha, dim), p)
+        return p
 
 
 def _slopes(p: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:

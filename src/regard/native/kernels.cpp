@@ -20,12 +20,30 @@
 #define VERSIONS
 #endif
 #define INLINE static inline __attribute__((always_inline))
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"  // how vectors are returned does not matter where all is inlined
+#endif
 
 namespace {
+
+// Eight numbers side by side. Those of double precision are in two halves, because compilers keep vectors of 32 bytes in
+// registers and longer ones in memory.
+constexpr int64_t lanes = 8, half = 4;
+typedef double Four __attribute__((vector_size(32), aligned(8)));
+typedef float Floats __attribute__((vector_size(32), aligned(4)));
+typedef int32_t Whole __attribute__((vector_size(32), aligned(4)));
+
+union Eight {
+    double of[lanes];
+    Four in[2];
+};
+
+constexpr int64_t spare = 8;  // places are written eight at a time, so that a list of them needs room at its end
 
 struct Scratch {
     std::vector<double> value;
     std::vector<int32_t> place;
+    std::vector<float> near, rest;  // for powers in single precision
     void fit(int64_t n) {
         if (static_cast<int64_t>(value.size()) < n) {
             value.resize(n);
@@ -36,7 +54,7 @@ struct Scratch {
 
 Scratch& scratch(int64_t n) {
     static thread_local Scratch own;
-    own.fit(n);
+    own.fit(n + spare);
     return own;
 }
 
@@ -67,19 +85,36 @@ INLINE int64_t grouped(const T* x, int64_t n, T* heads, bool& bad) {
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-// Places of the entries above `bound`, eight comparisons at a time.
-__attribute__((target("avx2"))) static int64_t above_avx2(const float* x, int64_t n, float bound, int32_t* place) {
+// For each of the 256 outcomes of eight comparisons, which lanes passed, one byte each.
+struct Lanes {
+    uint64_t of[256];
+    constexpr Lanes() : of() {
+        for (int hits = 0; hits < 256; ++hits)
+            for (int lane = 0, found = 0; lane < 8; ++lane)
+                if (hits >> lane & 1) of[hits] |= static_cast<uint64_t>(lane) << 8 * found++;
+    }
+};
+static constexpr Lanes passed;
+
+// Places of the entries above `bound`, eight comparisons at a time and no branch.
+__attribute__((target("avx2,popcnt"))) static int64_t above_avx2(const float* x, int64_t n, float bound,
+                                                                 int32_t* place) {
     const __m256 least = _mm256_set1_ps(bound);
     int64_t found = 0, i = 0;
     for (; i + 8 <= n; i += 8) {
-        unsigned hits = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), least, _CMP_GT_OQ));
-        for (; hits; hits &= hits - 1) place[found++] = static_cast<int32_t>(i + __builtin_ctz(hits));
+        const unsigned hits = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), least, _CMP_GT_OQ));
+        const __m256i lane = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(passed.of[hits])));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(place + found),
+                            _mm256_add_epi32(lane, _mm256_set1_epi32(static_cast<int32_t>(i))));
+        found += _mm_popcnt_u32(hits);
     }
-    for (; i < n; ++i)
-        if (x[i] > bound) place[found++] = static_cast<int32_t>(i);
+    for (; i < n; ++i) {
+        place[found] = static_cast<int32_t>(i);
+        found += x[i] > bound;
+    }
     return found;
 }
-static const bool has_avx2 = __builtin_cpu_supports("avx2");
+static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
 #endif
 
 template <typename T>
@@ -150,36 +185,47 @@ INLINE double threshold_15(const double* c, int64_t n, double low, int steps) {
     return low;
 }
 
-INLINE float log_of(float u) {  // natural logarithm of a positive normal number
-    int32_t bits;
-    std::memcpy(&bits, &u, 4);
-    const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // mantissa in [sqrt(1/2), sqrt(2))
+INLINE float rounded(float x) { return std::nearbyint(x); }
+INLINE float number(int32_t x) { return static_cast<float>(x); }
+INLINE int32_t whole(float x) { return static_cast<int32_t>(x); }
+
+INLINE Floats rounded(const Floats& x) { return (x + 12582912.0f) - 12582912.0f; }  // 1.5 * 2^23: no room for a fraction
+INLINE Floats number(const Whole& x) { return __builtin_convertvector(x, Floats); }
+INLINE Whole whole(const Floats& x) { return __builtin_convertvector(x, Whole); }
+
+// Natural logarithm of positive normal numbers, one or eight.
+template <typename F, typename I>
+INLINE F log_of(const F& u) {
+    I bits;
+    std::memcpy(&bits, &u, sizeof(bits));
+    const I exponent = (bits - 0x3f3504f3) >> 23;  // mantissa in [sqrt(1/2), sqrt(2))
     bits -= exponent * (1 << 23);
-    float m;
-    std::memcpy(&m, &bits, 4);
-    const float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
-    const float tail = z * (0.66666666f + z * (0.40000004f + z * (0.28566827f + z * 0.2333375f)));
-    const float half = 0.5f * f * f;
-    const float e = static_cast<float>(exponent);
-    return e * 0.693359375f + (e * -2.12194440e-4f + (f - (half - s * (half + tail))));
+    F m;
+    std::memcpy(&m, &bits, sizeof(m));
+    const F f = m - 1.0f, s = f / (2.0f + f), z = s * s;
+    const F tail = z * (0.66666666f + z * (0.40000004f + z * (0.28566827f + z * 0.2333375f)));
+    const F square = 0.5f * f * f;
+    const F e = number(exponent);
+    return e * 0.693359375f + (e * -2.12194440e-4f + (f - (square - s * (square + tail))));
 }
 
-INLINE float exp_of(float x) {  // exp for x in about [-87, 88], below it zero
-    const bool gone = x < -87.0f;
-    x = gone ? -87.0f : (x > 88.0f ? 88.0f : x);
-    const float k = std::nearbyint(x * 1.44269504f);
-    const float r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
+// exp of one or eight numbers that are not positive; below -87 it is zero.
+template <typename F, typename I>
+INLINE F exp_of(const F& y) {
+    const F zero = {}, least = zero - 87.0f, x = y < least ? least : y;
+    const F k = rounded(x * 1.44269504f);
+    const F r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
+    F p = zero + 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    const int32_t bits = (static_cast<int32_t>(k) + 127) << 23;
-    float two;
-    std::memcpy(&two, &bits, 4);
-    return gone ? 0.0f : p * two;
+    const I bits = (whole(k) + 127) * (1 << 23);
+    F two;
+    std::memcpy(&two, &bits, sizeof(two));
+    return y < least ? zero : p * two;
 }
 
 // e_alpha(y) = [1 + delta y]_+^(1/delta), and its slope, that over 1 + delta y.
@@ -188,8 +234,8 @@ INLINE void deformed(double y, double delta, float inverse, float& weight, float
     const float u = static_cast<float>(base);
     const bool in = u > 1e-30f;
     const float safe = in ? u : 1.0f, rest = in ? static_cast<float>(base - double(u)) : 0.0f;
-    const float log = log_of(safe) + rest / safe;
-    weight = in ? exp_of(log * inverse) : 0.0f;
+    const float log = log_of<float, int32_t>(safe) + rest / safe;
+    weight = in ? exp_of<float, int32_t>(log * inverse) : 0.0f;
     slope = weight / safe;
 }
 
@@ -292,6 +338,228 @@ INLINE bool forward_row(const T* x, T* p, int64_t n, double alpha) {
     return false;
 }
 
+// Short rows, eight at a time. Each lane of a vector is a row, so that nothing is summed across a vector and eight
+// rows share their divisions and roots. The thresholds are those above.
+constexpr int64_t short_row = 512;
+constexpr double nowhere = -1e30;  // below every candidate
+
+INLINE Four roots(const Four& x) {
+    Four y;
+    for (int64_t r = 0; r < half; ++r) y[r] = std::sqrt(x[r]);
+    return y;
+}
+
+INLINE bool none(const Four& x) { return x[0] + x[1] + x[2] + x[3] == 0.0; }
+
+INLINE void thresholds_2(const Eight* c, int64_t n, Eight& low) {
+    const Four zero = {}, one = zero + 1.0;
+    const Four *x = c->in;
+    Four low_a = low.in[0], low_b = low.in[1], before_a = zero, before_b = zero;
+    for (;;) {
+        Four sum_a = zero, sum_b = zero, count_a = zero, count_b = zero;
+        for (int64_t i = 0; i < n; ++i) {
+            const Four a = x[2 * i], b = x[2 * i + 1];
+            sum_a += a > low_a ? a : zero;
+            sum_b += b > low_b ? b : zero;
+            count_a += a > low_a ? one : zero;
+            count_b += b > low_b ? one : zero;
+        }
+        // Rows only ever lose entries, so that nothing has changed if the counts add up to what they were.
+        if (none(before_a - count_a) && none(before_b - count_b)) break;
+        before_a = count_a, before_b = count_b;
+        const Four higher_a = (sum_a - 1.0) / (count_a > one ? count_a : one);
+        const Four higher_b = (sum_b - 1.0) / (count_b > one ? count_b : one);
+        low_a = higher_a > low_a ? higher_a : low_a;
+        low_b = higher_b > low_b ? higher_b : low_b;
+    }
+    low.in[0] = low_a, low.in[1] = low_b;
+}
+
+// One half of the lanes, with `open` one where a row is not done.
+INLINE void thresholds_15(const Eight* c, int64_t n, int side, Four& floor, Four& open) {
+    const Four zero = {}, one = zero + 1.0, far = zero + 1e300;
+    const Four low = floor;
+    Four sum = zero, square = zero, count = zero, least = far;
+    for (int64_t i = 0; i < n; ++i) {
+        const Four d = c[i].in[side] - low, y = d > zero ? d : zero, z = d > zero ? d : far;
+        sum += y;
+        square += y * y;
+        count += d > zero ? one : zero;
+        least = z < least ? z : least;
+    }
+    const Four mean = sum / count, room = one - (square - sum * mean);
+    const Four root = mean - roots((room > zero ? room : zero) / count), higher = low + (square - roots(square)) / sum;
+    const auto found = (room > zero) & (root <= least);
+    const auto climbs = higher > low;
+    const Four next = found ? low + (root > zero ? root : zero) : (climbs ? higher : low);
+    floor = open > zero ? next : low;
+    open = found | ~climbs ? zero : open;
+}
+
+INLINE void thresholds_15(const Eight* c, int64_t n, Eight& low, int steps) {
+    Four open[2] = {{1.0, 1.0, 1.0, 1.0}, {1.0, 1.0, 1.0, 1.0}};
+    for (int step = 0; step < steps; ++step) {
+        thresholds_15(c, n, 0, low.in[0], open[0]);
+        thresholds_15(c, n, 1, low.in[1], open[1]);
+        if (none(open[0]) && none(open[1])) return;
+    }
+}
+
+// e_alpha of n entries of eight rows, in double into `weight` if it is not null, and the sums of them and their slopes.
+INLINE void powers(const Eight* c, int64_t n, double delta, const Eight& low, Eight* weight, Eight& sum, Eight& slopes,
+                   Scratch& s, float) {
+    if (static_cast<int64_t>(s.near.size()) < n * lanes) s.near.resize(n * lanes), s.rest.resize(n * lanes);
+    float *near = s.near.data(), *rest = s.rest.data();
+    for (int64_t i = 0; i < n; ++i)
+#pragma omp simd
+        for (int64_t r = 0; r < lanes; ++r) {
+            const double base = 1.0 + delta * (c[i].of[r] - low.of[r]);  // in double, as in `deformed`
+            const float u = static_cast<float>(base);
+            near[i * lanes + r] = u;
+            rest[i * lanes + r] = static_cast<float>(base - double(u));
+        }
+    const Floats zero = {}, one = zero + 1.0f;
+    const float inverse = static_cast<float>(1.0 / delta);
+    Floats total = zero, lost = zero, steep = zero;
+    for (int64_t i = 0; i < n; ++i) {
+        Floats u, e;
+        std::memcpy(&u, near + i * lanes, sizeof(u));
+        std::memcpy(&e, rest + i * lanes, sizeof(e));
+        const Whole in = u > 1e-30f;
+        const Floats safe = in ? u : one, reciprocal = one / safe;
+        const Floats log = log_of<Floats, Whole>(safe) + e * reciprocal;
+        const Floats w = in ? exp_of<Floats, Whole>(log * inverse) : zero;
+        const Floats more = w - lost, higher = total + more;  // a sum that keeps what it rounds away
+        lost = (higher - total) - more;
+        total = higher;
+        steep += w * reciprocal;
+        std::memcpy(near + i * lanes, &w, sizeof(w));
+    }
+    for (int64_t r = 0; r < lanes; ++r) sum.of[r] = double(total[r]) - double(lost[r]), slopes.of[r] = double(steep[r]);
+    if (weight != nullptr)
+        for (int64_t k = 0; k < n * lanes; ++k) weight[0].of[k] = double(near[k]);
+}
+
+INLINE void powers(const Eight* c, int64_t n, double delta, const Eight& low, Eight* weight, Eight& sum, Eight& slopes,
+                   Scratch&, double) {
+    sum = slopes = {};
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t r = 0; r < lanes; ++r) {
+            double w, slope;
+            deformed(c[i].of[r] - low.of[r], delta, 1.0 / delta, w, slope);
+            sum.of[r] += w;
+            slopes.of[r] += slope;
+            if (weight != nullptr) weight[i].of[r] = w;
+        }
+}
+
+// 1 - sum^-delta, for a sum of at least about one; for float to four digits, which is enough for a step.
+INLINE double excess(double sum, double delta, float) {
+    const double t = sum - 1.0;
+    const double near = delta * t * (1 - (delta + 1) * t / 2 * (1 - (delta + 2) * t / 3 * (1 - (delta + 3) * t / 4)));
+    const float log = log_of<float, int32_t>(std::max(static_cast<float>(sum), 1e-30f));
+    const double far = 1.0 - double(exp_of<float, int32_t>(static_cast<float>(-delta) * log));
+    return t < 0.1 ? near : far;
+}
+
+INLINE double excess(double sum, double delta, double) { return -std::expm1(-delta * std::log(sum)); }
+
+template <typename T>
+INLINE void thresholds_any(const Eight* c, int64_t n, double delta, Eight& low, int steps, Scratch& s) {
+    const double enough = 0.25 * std::sqrt(double(std::numeric_limits<T>::epsilon()));
+    bool done[lanes] = {};
+    for (int step = 0; step < steps; ++step) {
+        Eight sum, slopes;
+        powers(c, n, delta, low, nullptr, sum, slopes, s, T());
+        bool every = true;
+        for (int64_t r = 0; r < lanes; ++r) {
+            const bool empty = !(slopes.of[r] > 0.0);
+            const double move = sum.of[r] * excess(sum.of[r], delta, T()) / delta / (empty ? 1.0 : slopes.of[r]);
+            low.of[r] += done[r] || empty ? 0.0 : move;
+            done[r] |= empty || std::abs(sum.of[r] - 1.0) < enough;
+            every &= done[r];
+        }
+        if (every) return;
+    }
+}
+
+template <typename T>
+INLINE void thresholds(const Eight* c, int64_t n, double alpha, Eight& low, int steps, Scratch& s) {
+    if (alpha == 2.0)
+        thresholds_2(c, n, low);
+    else if (alpha == 1.5)
+        thresholds_15(c, n, low, steps);
+    else
+        thresholds_any<T>(c, n, alpha - 1.0, low, steps, s);
+}
+
+// As forward_row, for at most eight rows of fewer than short_row entries. The lanes of rows that are not there are
+// empty, so that a row does not depend on its neighbours.
+template <typename T>
+INLINE bool forward_eight(const T* x, T* p, int64_t rows, int64_t n, double alpha) {
+    Scratch& s = scratch(lanes * (n + spare));
+    Eight* value = reinterpret_cast<Eight*>(s.value.data());
+    const T infinity = std::numeric_limits<T>::infinity();
+    T heads[lanes][few], top[lanes];
+    bool bad[lanes], any_bad = false;
+    for (int64_t r = 0; r < lanes; ++r) {
+        for (int64_t j = 0; j < few; ++j) heads[r][j] = -infinity;
+        bad[r] = false;
+        if (r < rows) grouped<T, few>(x + r * n, n, heads[r], bad[r]);
+        any_bad |= bad[r];
+        top[r] = -infinity;
+        for (int64_t j = 0; j < few; ++j) top[r] = heads[r][j] > top[r] ? heads[r][j] : top[r];
+        if (bad[r] || top[r] == -infinity) top[r] = 0;
+    }
+    const bool shifted = alpha == 2.0 || alpha == 1.5;
+    const double unit = alpha == 1.5 ? 0.5 : 1.0, delta = alpha - 1.0;
+    Eight part[few], low, total = {};
+    for (int64_t j = 0; j < few; ++j)
+        for (int64_t r = 0; r < lanes; ++r)
+            part[j].of[r] = bad[r] ? nowhere : std::max(unit * (double(heads[r][j]) - double(top[r])), nowhere);
+    for (int64_t r = 0; r < lanes; ++r) low.of[r] = shifted ? -1.0 : 0.0;
+    thresholds<T>(part, few, alpha, low, 2, s);
+    int64_t found[lanes] = {}, most = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+        const double reach = shifted ? low.of[r] / unit : low.of[r] - 1.0 / delta;
+        const double slack = 4 * std::numeric_limits<T>::epsilon() * (std::abs(double(top[r])) - reach);
+        const T bound = bad[r] ? infinity : static_cast<T>(double(top[r]) + reach - slack);
+        found[r] = above(x + r * n, n, bound, s.place.data() + r * (n + spare));
+        most = std::max(most, found[r]);
+    }
+    for (int64_t r = 0; r < lanes; ++r) {
+        const int32_t* place = s.place.data() + r * (n + spare);
+        double* column = s.value.data() + r;
+        for (int64_t i = 0; i < found[r]; ++i) column[i * lanes] = unit * (double(x[r * n + place[i]]) - double(top[r]));
+        for (int64_t i = found[r]; i < most; ++i) column[i * lanes] = nowhere;
+    }
+    thresholds<T>(value, most, alpha, low, 60, s);
+    if (shifted) {
+        for (int64_t i = 0; i < most; ++i)
+            for (int side = 0; side < 2; ++side) {
+                const Four zero = {}, y = value[i].in[side] - low.in[side], positive = y > zero ? y : zero;
+                value[i].in[side] = alpha == 2.0 ? positive : positive * positive;
+                total.in[side] += value[i].in[side];
+            }
+    } else {
+        Eight slopes;
+        powers(value, most, delta, low, value, total, slopes, s, T());
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+        T* out = p + r * n;
+        if (bad[r]) {
+            std::fill(out, out + n, std::numeric_limits<T>::quiet_NaN());
+            continue;
+        }
+        const int32_t* place = s.place.data() + r * (n + spare);
+        const double* column = s.value.data() + r;
+        const double scale = total.of[r] > 0.0 ? 1.0 / total.of[r] : 0.0;
+        std::memset(out, 0, n * sizeof(T));
+        for (int64_t i = 0; i < found[r]; ++i) out[place[i]] = static_cast<T>(column[i * lanes] * scale);
+    }
+    return any_bad;
+}
+
 // w (g - <w, g> / sum w) with w = p^(2 - alpha) on the support.
 template <typename T>
 INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha) {
@@ -323,7 +591,7 @@ INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha
             const bool in = p[i] > std::numeric_limits<T>::min();
             T w;
             if constexpr (sizeof(T) == 4)
-                w = exp_of(power * log_of(in ? p[i] : T(1)));
+                w = exp_of<float, int32_t>(power * log_of<float, int32_t>(in ? p[i] : T(1)));
             else
                 w = std::exp(power * std::log(in ? p[i] : T(1)));
             w = in ? w : T(0);
@@ -360,6 +628,11 @@ INLINE float product(const float* x, const float* y, int64_t d) {
     VERSIONS static bool forward_rows_##NAME(const T* x, T* p, int64_t rows, int64_t n, const double* alpha,          \
                                              int64_t alphas) {                                                        \
         bool bad = false;                                                                                             \
+        if (alphas == 1 && n < short_row) {                                                                           \
+            for (int64_t i = 0; i < rows; i += lanes)                                                                 \
+                bad |= forward_eight(x + i * n, p + i * n, std::min(lanes, rows - i), n, alpha[0]);                   \
+            return bad;                                                                                               \
+        }                                                                                                             \
         for (int64_t i = 0; i < rows; ++i) bad |= forward_row(x + i * n, p + i * n, n, alpha[alphas > 1 ? i : 0]);    \
         return bad;                                                                                                   \
     }                                                                                                                 \
@@ -496,4 +769,116 @@ extern "C" int regard_attend_backward(const float* q, const float* k, const floa
     return 0;
 }
 
-extern "C" int regard_version() { return 1; }
+namespace {
+
+// Sine and cosine between -pi/2 and pi/2.
+INLINE void turn(const Floats& x, Floats& sine, Floats& cosine) {
+    const Floats z = x * x;
+    const Floats odd = 8.3333333e-3f + z * (-1.9841270e-4f + z * (2.7557319e-6f - z * 2.5052108e-8f));
+    sine = x + x * z * (-1.6666667e-1f + z * odd);
+    const Floats tail = -1.3888889e-3f + z * (2.4801587e-5f + z * (-2.7557319e-7f + z * 2.0876757e-9f));
+    cosine = 1.0f + z * (-0.5f + z * (4.1666667e-2f + z * tail));
+}
+
+// The standard normal density without its constant, and the mass beyond |x| (Abramowitz and Stegun, 7.1.26).
+INLINE void bell(const Floats& x, Floats& height, Floats& beyond) {
+    const Floats zero = {}, size = x < zero ? -x : x, t = 1.0f / (1.0f + 0.23164189f * size);
+    height = exp_of<Floats, Whole>(-0.5f * x * x);
+    const Floats tail = 0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f);
+    beyond = height * t * (0.127414796f + t * (-0.142248368f + t * tail));
+}
+
+}  // namespace
+
+// Gaussians under the paraboloid of an ellipse, as _block in continuous/quadrature.py with p = 1 and q = 1 or 2: eight
+// ellipses at a time, one chord after another. `ratio` is the constant of q over that of p; `out` gets six sums each.
+VERSIONS static void chords_of(const float* y1, const float* y2, const float* length, const float* width, float* out,
+                               int64_t count, const float* node, const float* weight, int64_t nodes, int64_t q,
+                               float reach, float ratio) {
+    const Floats zero = {};
+    const float root = 0.3989422804f;  // 1 / sqrt(2 pi)
+    for (int64_t first = 0; first < count; first += lanes) {
+        Floats a = zero, b = zero, wide = zero + 1.0f, narrow = zero + 2.0f, middle = zero, half_angle = zero;
+        const int64_t here = std::min(lanes, count - first);
+        for (int64_t r = 0; r < here; ++r) {
+            a[r] = y1[first + r], b[r] = y2[first + r], wide[r] = length[first + r], narrow[r] = width[first + r];
+            const float low = std::asin(std::max(-1.0f, std::min(1.0f, (-reach - a[r]) / wide[r])));
+            const float high = std::asin(std::max(-1.0f, std::min(1.0f, (reach - a[r]) / wide[r])));
+            middle[r] = 0.5f * (high + low), half_angle[r] = 0.5f * (high - low);
+        }
+        Floats sums[6] = {zero, zero, zero, zero, zero, zero};
+        for (int64_t j = 0; j < nodes; ++j) {
+            Floats sine, cosine, upper, lower, above_mass, below_mass;
+            turn(middle + half_angle * node[j], sine, cosine);
+            cosine = cosine > 1e-4f ? cosine : zero + 1e-4f;
+            const Floats along = a + wide * sine, h = narrow * cosine, above = b + h, below = b - h;
+            bell(above, upper, above_mass);
+            bell(below, lower, below_mass);
+            const Floats inside = 1.0f - (above_mass + below_mass), beside = above_mass - below_mass;
+            const Floats mass = above < zero ? beside : (below > zero ? -beside : inside);
+            const Floats edge = h * root * (upper + lower), moment = root * (lower - upper) - b * mass;
+            const Floats flat = h * h, first_power = (flat - 1.0f) * mass + b * moment + edge;
+            const Floats square = cosine * cosine, inverse = 1.0f / h, cube = inverse * inverse * inverse;
+            const Floats bump = exp_of<Floats, Whole>(-0.5f * along * along) * (root * weight[j]);
+            const Floats kernel = bump * square * square * cube;
+            const Floats v = kernel * first_power, s = -2.0f * kernel * moment, v_along = v * along;
+            sums[0] += v;
+            sums[1] += v_along;
+            sums[2] += s;
+            if (q == 1) {
+                sums[3] += v_along * along - v;
+                sums[4] += s * along;
+                sums[5] += 2.0f * kernel * (edge - mass);
+            } else {
+                const Floats next = -b * first_power - 2.0f * moment;
+                const Floats second_power = (flat - 3.0f) * first_power + b * next + 2.0f * flat * mass;
+                const Floats higher = kernel * square * inverse * inverse * ratio;
+                // By parts on a large ellipse, as there.
+                const Floats direct = (along * along - 1.0f) * higher * second_power;
+                sums[3] += wide > 2.0f ? -4.0f * ratio * v_along * sine / wide : direct;
+                sums[4] += -4.0f * higher * next * along;
+                sums[5] += -4.0f * higher * (3.0f * first_power - 2.0f * flat * mass);
+            }
+        }
+        for (int64_t r = 0; r < here; ++r)
+            for (int64_t e = 0; e < 6; ++e) out[(first + r) * 6 + e] = sums[e][r] * half_angle[r];
+    }
+}
+
+extern "C" int regard_chords_f32(const float* y1, const float* y2, const float* length, const float* width, float* out,
+                                 int64_t count, const float* node, const float* weight, int64_t nodes, int64_t q,
+                                 double reach, double ratio, int threads) {
+    const int parts = threads_for(count * nodes, threads);
+#pragma omp parallel for num_threads(parts)
+    for (int part = 0; part < parts; ++part) {
+        const int64_t a = count * part / parts, b = count * (part + 1) / parts;
+        chords_of(y1 + a, y2 + a, length + a, width + a, out + 6 * a, b - a, node, weight, nodes, q,
+                  static_cast<float>(reach), static_cast<float>(ratio));
+    }
+    return 0;
+}
+
+VERSIONS static bool finite_part(const float* x, int64_t n) {
+    int32_t bad = 0;
+#pragma omp simd reduction(| : bad)
+    for (int64_t i = 0; i < n; ++i) {
+        int32_t bits;
+        std::memcpy(&bits, x + i, sizeof(bits));
+        bad |= (bits & 0x7f800000) == 0x7f800000;  // the exponent of NaN and of the infinities
+    }
+    return bad == 0;
+}
+
+// Whether n numbers are finite: one pass that only reads.
+extern "C" int regard_finite_f32(const float* x, int64_t n, int threads) {
+    const int parts = threads_for(n / 16, threads);
+    int bad = 0;
+#pragma omp parallel for num_threads(parts) reduction(| : bad)
+    for (int part = 0; part < parts; ++part) {
+        const int64_t a = n * part / parts, b = n * (part + 1) / parts;
+        bad |= !finite_part(x + a, b - a);
+    }
+    return !bad;
+}
+
+extern "C" int regard_version() { return 3; }

@@ -76,6 +76,8 @@ class NonLocal(nn.Module):
         # Autocast would turn the float32 sums of attend back into half precision.
         with torch.autocast(x.device.type, enabled=False):
             y = attend(q, k, v, affinity, self.map)
+        if self._values_later:
+            y = self.g(y)
         # Written channels first, as the norm wants it: no copy of the map is made on the way.
         weight, bias = self.out.weight.expand(len(x), -1, -1), self.out.bias.unsqueeze(-1)
         z: Tensor = torch.baddbmm(bias, weight, y.mT).unflatten(-1, x.shape[2:])
@@ -109,11 +111,12 @@ class NonLocal(nn.Module):
         """Queries (B, N, e), keys (B, M, e), values (B, M, c), and the affinity that scores them."""
         here = x.flatten(2).mT
         there = self._pooled(here, x) if self.pool == "before" else here
-        v = _project(there, self.g)
+        v = there if self._values_later else _project(there, self.g)
         affinity: Affinity = Dot(self.scale)
         if self.affinity == "gaussian":
             q = here.contiguous()
             k = q if there is here else there.contiguous()
+            v = k if self._values_later else v
         elif self.affinity == "concatenation":
             # Only w.theta(x) and w.phi(x) matter, one number a position, so the projections are never carried out
             # (docs/math.md, 7.3). Pooling after phi is not linear: there phi is needed.
@@ -130,6 +133,13 @@ class NonLocal(nn.Module):
         if self.pool == "after":
             k, v = self._pooled(k, x), self._pooled(v, x)
         return q.to(v.dtype), k.to(v.dtype), v, affinity
+
+    @property
+    def _values_later(self) -> bool:
+        """Whether g is applied to the context in place of the values, which is the same where weights sum to one. The
+        fused kernel wants values as wide as keys, so that narrower ones would be copied into padding."""
+        linear = self.pool == "before" or max(self.subsample) == 1
+        return linear and self.affinity == "gaussian" and self.map is softmax and self.inner < self.channels
 
     def _pooled(self, tokens: Tensor, x: Tensor) -> Tensor:
         """Largest value of each channel in each cell: (B, N, e) to (B, M, e)."""
