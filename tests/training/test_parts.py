@@ -10,6 +10,7 @@ from torch import nn
 
 from regard._problem import Problem
 from regard.training import LARS, Order, cosine, generator, groups, mix, uniform
+from regard.training._log import Progress
 
 
 def test_uniform_looks_uniform_and_independent():
@@ -101,3 +102,16 @@ def test_lars_with_nothing_to_scale_by():
     LARS([{"params": [zero], "weight_decay": 0.1}], lr=1.0).step()
     assert torch.equal(zero.data, -torch.ones(2, 2))
     LARS([nn.Parameter(torch.ones(2))], lr=1.0).step()  # no gradient: no step
+
+
+def test_progress_says_the_time_left(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("regard.training._log.time.monotonic", lambda: now[0])
+    progress = Progress(0, 20, shown=True)
+    for step in range(1, 21):
+        now[0] += 3
+        progress.show(step, {"loss": 0.5}, 12.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "step 2/20  loss 0.5000  12 samples/s  0:54 left"
+    assert lines[-1].endswith("0:00 left")

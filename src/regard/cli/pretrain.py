@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from regard.cli._devices import Devices, NumNodes, Precision, Strategy, chosen, only_first_speaks
 
 
 def add(app: typer.Typer) -> None:
@@ -33,11 +33,12 @@ def pretrain(
     fresh: bool = typer.Option(False, "--fresh", help="Begin again, also if the folder has a checkpoint."),
     workers: int = typer.Option(0, help="Processes that read pictures."),
     log: str = typer.Option("csv", help="csv, tensorboard or none."),
-    checkpoint_every: int = typer.Option(200, help="Steps between checkpoints."),
-    devices: str = typer.Option("1", help="Lightning's: how many devices, or auto."),
-    num_nodes: int = typer.Option(1, help="Lightning's: how many machines."),
-    strategy: str = typer.Option("auto", help="Lightning's: ddp for several devices, ..."),
-    precision: str = typer.Option("32-true", help="Lightning's: bf16-mixed, 16-mixed, ..."),
+    log_every: int = typer.Option(10, min=1, help="Steps between lines of the log."),
+    checkpoint_every: int = typer.Option(200, min=1, help="Steps between checkpoints."),
+    devices: Devices = "1",
+    num_nodes: NumNodes = 1,
+    strategy: Strategy = "auto",
+    precision: Precision = "32-true",
 ) -> None:
     """Pretrain a backbone on pictures without labels, by swapped assignments between views (SwAV).
 
@@ -59,8 +60,7 @@ def pretrain(
         typer.echo(f"Warning: {message}", err=True) if issubclass(kind, CollapseWarning) else None
     )
     warnings.simplefilter("always", CollapseWarning)
-    if os.environ.get("LOCAL_RANK", "0") != "0":  # Lightning started this process too: one voice is enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    only_first_speaks()
     test: Pictures | None = None
     source: Pictures
     if pictures is None:
@@ -84,11 +84,9 @@ def pretrain(
         resume=not fresh,
         workers=workers,
         log=log,
+        log_every=log_every,
         checkpoint_every=checkpoint_every,
-        devices=int(devices) if devices.isdigit() else devices,
-        num_nodes=num_nodes,
-        strategy=strategy,
-        precision=precision,
+        **chosen(devices, num_nodes, strategy, precision),
         **changes,
     )
     if not result.first:

@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from regard.cli._devices import Devices, NumNodes, Precision, Strategy, chosen, only_first_speaks
+
 
 def add(app: typer.Typer) -> None:
     """Add the command."""
@@ -35,8 +37,10 @@ def train(
     patience: int | None = typer.Option(None, min=1, help="Stop after so many epochs without a better validation."),
     glove: Path | None = typer.Option(None, help="Word vectors, a GloVe text file as wide as the preset's."),
     seed: int = typer.Option(0, help="Decides all that is random."),
-    devices: int = typer.Option(1, min=1, help="Processes to share the work."),
-    precision: str = typer.Option("32-true", help="Lightning's: 16-mixed, bf16-mixed, ..."),
+    devices: Devices = "1",
+    num_nodes: NumNodes = 1,
+    strategy: Strategy = "auto",
+    precision: Precision = "32-true",
     workers: int = typer.Option(0, min=0, help="Loader processes."),
     log: str = typer.Option("csv", help="csv, tensorboard or none."),
 ) -> None:
@@ -49,6 +53,7 @@ def train(
         regard train mine.jsonl --preset small --above 1 --out out/mine
         regard train vqa/ --validation val --patience 2 --attention mixture-4-sparse
     """
+    only_first_speaks()
     from regard._problem import Problem
     from regard.backbones import make_backbone
     from regard.vqa.features import FeatureStore
@@ -92,10 +97,9 @@ def train(
         store,
         settings,
         validation=held,
-        devices=devices,
-        precision=precision,
         workers=workers,
         log=log,
+        **chosen(devices, num_nodes, strategy, precision),
     )
     typer.echo(f"{trained.fitted.steps} steps in {trained.fitted.seconds:.0f} s, run in {out}")
     if trained.stopped_early:

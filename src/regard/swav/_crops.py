@@ -18,6 +18,7 @@ from regard.training import mix, uniform
 _GREY = torch.tensor([0.299, 0.587, 0.114])
 _YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 _DRAWS = 14
+_WINDOW = 1 << 20  # the number of the draws that all views share: that of no view
 
 
 def views(pictures: Tensor, aspect: Tensor, index: Tensor, settings: Crops, seed: int) -> list[Tensor]:
@@ -54,9 +55,10 @@ def _views(
 ) -> Tensor:
     batch, side = x.shape[:2]
     out = x.new_empty(len(numbers), batch, 3, size * size)
+    window = uniform(mix(seed, _WINDOW), index, 3).to(x.device)
     for place, number in enumerate(numbers):
         u = uniform(mix(seed, number), index, _DRAWS).to(x.device)
-        rows, columns = _resampling(u, aspect, settings, scale, side, size)
+        rows, columns = _resampling(u, window, aspect, settings, scale, side, size)
         y = torch.bmm(rows, x.reshape(batch, side, 3 * side)).view(batch, size * 3, side)
         y = torch.bmm(y, columns.mT).view(batch, size, 3, size).transpose(1, 2).reshape(batch, 3, size * size)
         matrix, offset = _colours(u, y, settings)
@@ -65,15 +67,18 @@ def _views(
 
 
 def _resampling(
-    u: Tensor, aspect: Tensor, settings: Crops, scale: tuple[float, float], side: int, size: int
+    u: Tensor, window: Tensor, aspect: Tensor, settings: Crops, scale: tuple[float, float], side: int, size: int
 ) -> tuple[Tensor, Tensor]:
     """The matrices (B, s, S) that cut, resize, flip and blur rows and columns."""
     area = scale[0] + (scale[1] - scale[0]) * u[:, 0]
     low, high = (math.log(r) for r in settings.ratio)
     ratio = torch.exp(low + (high - low) * u[:, 1]) / aspect  # in units of the square that the picture became
-    width, height = (area * ratio).sqrt().clamp_(max=1), (area / ratio).sqrt().clamp_(max=1)
-    rows = _weights((1 - height) * u[:, 2] * side, height * side, side, size)
-    columns = _weights((1 - width) * u[:, 3] * side, width * side, side, size)
+    low, high = settings.window
+    inside = (low + (high - low) * window[:, 0]).sqrt()  # side of the window
+    width, height = ((area * r).sqrt().clamp_(max=1) * inside for r in (ratio, 1 / ratio))
+    top, left = ((1 - inside) * window[:, i] for i in (1, 2))
+    rows = _weights((top + (inside - height) * u[:, 2]) * side, height * side, side, size)
+    columns = _weights((left + (inside - width) * u[:, 3]) * side, width * side, side, size)
     if settings.flip:
         columns = torch.where((u[:, 4] < settings.flip).view(-1, 1, 1), columns.flip(1), columns)
     if settings.blur:

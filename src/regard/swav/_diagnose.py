@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,13 +16,13 @@ STUCK, FEW, FLAT, UNEVEN = 0.99, 0.1, 0.05, 0.5
 
 
 @torch.no_grad()
-def measure(loss: Tensor, scores: Tensor, code: Tensor, z: Tensor, residual: Tensor) -> dict[str, float]:
+def measure(loss: Tensor, scores: Tensor, code: Tensor, z: Tensor, residual: Tensor) -> dict[str, Any]:
     """The state of training from one batch, over all processes; all must call it.
 
     `scores` and `code` (C, B, K), `z` (C, B, D). code_entropy: mean entropy of a code in nats (ln K is uniform);
-    share_least and share_most: the shares of the prototypes in the codes, times K (1 is equipartition); used: part of
-    the prototypes that are the nearest of some sample, of those that could be; residual: Sinkhorn's; rank: how many
-    directions the embeddings fill (the exponential of the entropy of the covariance's spectrum).
+    shares: that of each prototype in the codes, times K (1 is equipartition), with share_least and share_most; used:
+    part of the prototypes that are the nearest of some sample, of those that could be; residual: Sinkhorn's; rank: how
+    many directions the embeddings fill (the exponential of the entropy of the covariance's spectrum).
 
     >>> scores, z = torch.randn(2, 8, 4), torch.randn(2, 8, 16)
     >>> even = torch.full((2, 8, 4), 0.25)
@@ -57,6 +58,7 @@ def measure(loss: Tensor, scores: Tensor, code: Tensor, z: Tensor, residual: Ten
     return {
         "loss": float(totals[0]) / processes,
         "code_entropy": float(totals[1] / count),
+        "shares": shares.tolist(),
         "share_least": float(shares.min()),
         "share_most": float(shares.max()),
         "used": float((nearest > 0).sum() / min(k, int(count))),
@@ -92,8 +94,8 @@ class Watch:
             "stuck": (
                 values["loss"] > STUCK * top and self.prototypes > 1,
                 f"the loss {values['loss']:.2f} is still about ln {self.prototypes} = {top:.2f}, as if every prototype "
-                "were equally likely. Keep the prototypes frozen longer (freeze), take fewer of them, switch the queue "
-                "off for now (queue=0), or raise the learning rate.",
+                "were equally likely. Keep the prototypes frozen longer (freeze), take fewer, a smaller eps with "
+                "more iterations, switch the queue off for now (queue=0), or raise the learning rate.",
             ),
             "few": (
                 values["used"] < FEW,

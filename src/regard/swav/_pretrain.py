@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,8 @@ def build(settings: Settings) -> Swav:
         torch.manual_seed(settings.seed)
         backbone = make_backbone(
             settings.backbone,
-            size=settings.crops.size,
+            # Whole pictures as large as makes a window, on average, the size of a view.
+            size=round(settings.crops.size / math.sqrt(sum(settings.crops.window) / 2)),
             nonlocal_after=settings.nonlocal_after,
             **({"pretrained": settings.pretrained} if not settings.backbone.startswith("small") else {}),
             **settings.backbone_options,

@@ -15,16 +15,19 @@ Pair = tuple[float, float]
 class Crops:
     """How views are cut out of a picture and changed.
 
-    2 views of `size` pixels that cover a share `scale` of the picture and `local` views of `local_size` that cover
-    `local_scale`; flipped with probability `flip`; with probability `jitter_p` brightness, contrast and saturation vary
-    by `jitter` and the hue by that share of a turn; grey with `grey`; blurred with `blur`, by a deviation of
-    `blur_sigma` (shares of a view's side). `ratio` bounds width over height of what is cut.
+    First a square window that covers a share `window` of the picture is chosen, anew in each epoch; all views are cut
+    out of it, so that in a picture of many things they show the same one. 2 views of `size` pixels cover a share
+    `scale` of the window and `local` views of `local_size` cover `local_scale`; flipped with probability `flip`; with
+    probability `jitter_p` brightness, contrast and saturation vary by `jitter` and the hue by that share of a turn;
+    grey with `grey`; blurred with `blur`, by a deviation of `blur_sigma` (shares of a view's side). `ratio` bounds
+    width over height of what is cut.
 
     >>> Crops(local=6).views
     8
     """
 
     size: int = 32
+    window: Pair = (1.0, 1.0)
     scale: Pair = (0.2, 1.0)
     local: int = 4
     local_size: int = 18
@@ -105,21 +108,23 @@ def small() -> Settings:
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
         crops=Crops(local=2),
-        prototypes=100,
+        prototypes=60,
+        eps=0.02,
+        iterations=10,
         steps=3000,
         batch_size=128,
     )
 
 
 def scenes() -> Settings:
-    """Drawn scenes of about 80 x 80 with few small objects: mild crops, so that views share what they show."""
+    """Drawn scenes of about 80 x 80 with few small objects: windows as large as an object, of any hue."""
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
-        crops=Crops(
-            size=48, scale=(0.3, 1.0), local=2, local_size=24, local_scale=(0.1, 0.3), jitter=(0.3, 0.3, 0.2, 0)
-        ),
+        crops=Crops(size=24, window=(0.09, 0.16), scale=(0.6, 1.0), local=0, jitter=(0.4, 0.4, 0.4, 0.5)),
         canvas=80,
         prototypes=50,
+        eps=0.02,
+        iterations=10,
         steps=300,
         batch_size=64,
         freeze=30,
@@ -197,7 +202,7 @@ def checked(settings: Settings) -> Settings:
         SmallResNet(**{"widths": (8,), "depths": (1,), **settings.backbone_options})
     if crops.size < 1 or crops.local < 0 or (crops.local and crops.local_size < 1):
         raise Problem("views need a size of at least one pixel, and their number cannot be negative.")
-    for name in ("scale", "local_scale", "ratio"):
+    for name in ("window", "scale", "local_scale", "ratio"):
         low, high = getattr(crops, name)
         if not 0 < low <= high or (name != "ratio" and high > 1):
             raise Problem(f"{name} must be two shares, 0 < low <= high <= 1, not {low}, {high}.")

@@ -37,7 +37,7 @@ class Task(nn.Module):
     config: dict[str, Any]  # {"kind": ..., ...}: written to config.json, and compared before a run is resumed
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
-        """The loss of a batch, and numbers for the log. A log may be made by a function, called when it is wanted."""
+        """The loss of a batch, and numbers or lists of them for the log, or functions that give these."""
         raise NotImplementedError
 
     def optimizer(self) -> torch.optim.Optimizer:
@@ -136,8 +136,7 @@ def fit(
             raise Problem(
                 f"{out} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
             )
-    import lightning  # slow to import, so only here
-    from lightning.fabric.utilities.warnings import PossibleUserWarning
+    from lightning.fabric.utilities.warnings import PossibleUserWarning  # slow to import, so only here
 
     from regard.training._lightning import Adapter, Plan, Runner, Stream
 
@@ -158,16 +157,17 @@ def fit(
         progress=progress,
     )
     runner = Runner(plan, state)
-    talk = logging.getLogger("lightning.pytorch")
-    level = talk.level
-    talk.setLevel(logging.ERROR)
+    talk = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [logger.level for logger in talk]
+    for logger in talk:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             # Advice about loader workers and the like: order and number of workers are decided here.
             warnings.simplefilter("ignore", PossibleUserWarning)
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             warnings.filterwarnings("ignore", category=FutureWarning)
-            trainer = lightning.Trainer(
+            trainer = _trainer(
                 max_steps=steps - start,
                 max_epochs=-1,
                 accumulate_grad_batches=accumulate,
@@ -188,8 +188,24 @@ def fit(
             if start < steps:
                 trainer.fit(Adapter(task, plan), datamodule=Stream(data, plan))
     finally:
-        talk.setLevel(level)
+        for logger, level in zip(talk, levels, strict=True):
+            logger.setLevel(level)
     return Fitted(steps - start, start, runner.seconds, runner.per_second)
+
+
+def _trainer(**options: Any) -> Any:
+    """Lightning's Trainer; what it has against its options is said in one line."""
+    import lightning
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    try:
+        # Lightning would only warn of half precision on a CPU, and take bf16-mixed.
+        warnings.filterwarnings("error", message=".*fp16 is not supported on CPU")
+        return lightning.Trainer(**options)
+    except UserWarning as error:
+        raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.") from error
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        raise Problem(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
 
 
 def restore(task: Task, checkpoint: _checkpoints.Checkpoint) -> dict[str, Any]:

@@ -173,14 +173,20 @@ class Runner(lightning.Callback):
             self._save(trainer, module, step)
 
     def _write(self, trainer: lightning.Trainer, module: Adapter, step: int) -> None:
-        values: dict[str, float] = {}
+        found: dict[str, Any] = {}
         for name, value in module.numbers.items():
             # A function gives several numbers; it is only called when they are written, in every process.
-            values |= {k: float(v) for k, v in value().items()} if callable(value) else {name: float(value)}
+            found |= value() if callable(value) else {name: value}
+        values = {name: float(value) for name, value in found.items() if not isinstance(value, list)}
+        lists = {name: value for name, value in found.items() if isinstance(value, list)}
+        # Lists can be long: about a hundred times in a run.
+        every = max(1, self.plan.steps // 100)
+        if step < self.plan.steps and step // every == (step - self.plan.log_every) // every:
+            lists = {}
         values["lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
         values["samples_per_second"] = self.per_second
         if trainer.is_global_zero:
-            self._log.write(step, values)
+            self._log.write(step, values, lists)
             self._progress.show(step, values, self.per_second)
             if self.plan.on_log is not None:
                 self.plan.on_log(step, values)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
+
+import torch
 
 from regard import _check
 from regard._problem import Problem
 
 Kind = Literal["csv", "tensorboard", "none"]
+NONE: Mapping[str, Sequence[float]] = MappingProxyType({})
 
 
 class Log(Protocol):
     """Takes the numbers of a step."""
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write them down."""
+    def write(self, step: int, values: Mapping[str, float], lists: Mapping[str, Sequence[float]] = NONE) -> None:
+        """Write them down; `lists` have several numbers under one name."""
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -36,7 +40,7 @@ def open_log(kind: Kind, out: Path, start: int) -> Log:
 class NoLog:
     """Forgets."""
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float], lists: Mapping[str, Sequence[float]] = NONE) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -44,10 +48,14 @@ class NoLog:
 
 
 class CsvLog:
-    """A table with a row for each logged step. A new name makes a new column, empty in the rows before."""
+    """A table with a row for each logged step. A new name makes a new column, empty in the rows before.
+
+    A list has a table of its own, named after it.
+    """
 
     def __init__(self, path: Path, start: int) -> None:
-        self.path = path
+        self.path, self.start = path, start
+        self._lists: dict[str, CsvLog] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._rows: list[dict[str, Any]] = []
         if path.is_file() and start:
@@ -57,8 +65,12 @@ class CsvLog:
         self._names = list(self._rows[0]) if self._rows else ["step"]
         self._rewrite()
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float], lists: Mapping[str, Sequence[float]] = NONE) -> None:
         """Append a row."""
+        for name, numbers in lists.items():
+            if name not in self._lists:
+                self._lists[name] = CsvLog(self.path.with_name(f"{name}.csv"), self.start)
+            self._lists[name].write(step, {str(i): number for i, number in enumerate(numbers)})
         row = {"step": step, **{name: f"{value:.9g}" for name, value in values.items()}}
         self._rows.append(row)
         if new := [name for name in row if name not in self._names]:
@@ -79,7 +91,7 @@ class CsvLog:
 
 
 class TensorBoardLog:
-    """Scalars for TensorBoard."""
+    """Scalars for TensorBoard; lists as histograms."""
 
     def __init__(self, folder: Path, start: int) -> None:
         try:
@@ -88,10 +100,12 @@ class TensorBoardLog:
             raise Problem("logs for TensorBoard need it: pip install tensorboard, or log to CSV.") from error
         self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float], lists: Mapping[str, Sequence[float]] = NONE) -> None:
         """Add one scalar for each value."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
+        for name, numbers in lists.items():
+            self._writer.add_histogram(name, torch.tensor(numbers), step)
 
     def close(self) -> None:
         """Flush."""
