@@ -8,7 +8,7 @@ import typer
 
 Devices = Annotated[str, typer.Option(help="Lightning's: how many devices or CPU processes, or auto.")]
 NumNodes = Annotated[int, typer.Option(min=1, help="Lightning's: how many machines.")]
-Strategy = Annotated[str, typer.Option(help="Lightning's: ddp, ...")]
+Strategy = Annotated[str, typer.Option(help="Lightning's: ddp for several devices, ...")]
 Precision = Annotated[str, typer.Option(help="Lightning's: 32-true, bf16-mixed, or 16-mixed on a GPU.")]
 
 
