@@ -30,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 120, 4)
+        return cls(dict(COUNTS), 250, 7)
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, q
 def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: list[str]) -> Path:
     from regard.backbones import load_backbone, make_backbone, save_backbone
     from regard.swav import pretrain
+    from regard.swav._evaluate import calibrated
     from regard.vqa.features import make_features
     from regard.vqa.read import read_questions
 
@@ -95,7 +96,9 @@ def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: 
                 prototypes=min(60, len(pictures)),
                 progress=not say.quiet,
             )
-            save_backbone(make_backbone(str(kept), size=Scenes("train", 1).size), folder)
+            # It has seen windows so far; its norms are to know whole pictures.
+            backbone = make_backbone(str(kept), size=Scenes("train", 1).size)
+            save_backbone(calibrated(backbone, pictures[:2560]), folder)
     with say.step("storing features"):
         found: dict[str, Path] = {}
         for split in SPLITS:

@@ -75,7 +75,7 @@ def test_coordinates_tell_cells_apart():
     assert place.abs().max() <= 1
     assert len({tuple(row) for row in place.tolist()}) == 15
     # Without them and without positions, a permutation of the cells gives the same answer.
-    model = tiny(coordinates=False).eval()
+    model = tiny(coordinates=False, neighbours=False).eval()
     features, words = torch.randn(1, 16, 12), torch.randint(1, 20, (1, 5))
     shuffled = features[:, torch.randperm(16)]
     assert torch.allclose(model(features, words).scores, model(shuffled, words).scores, atol=1e-4)
@@ -89,11 +89,32 @@ def test_other_maps_and_affinities_inside():
 
 
 def test_standardised_features():
-    model = tiny()
+    model = tiny(whiten=False)
     sample = torch.randn(50, 4, 4, 12) * torch.arange(1, 13) + 5
     model.standardise(sample)
     scaled = (sample - model.feature_mean) * model.feature_scale
     assert torch.allclose(scaled.flatten(0, 2).std(0), torch.ones(12), atol=1e-3)
+
+
+def test_white_features():
+    model = tiny(whiten=True)
+    # Channels that are nearly the same, and one that never changes.
+    sample = torch.randn(80, 4, 4, 12) + 3 * torch.randn(80, 4, 4, 1)
+    sample[..., 5] = 1.0
+    model.standardise(sample)
+    white = ((sample - model.feature_mean) @ model.feature_scale).flatten(0, 2)
+    covariance = torch.cov(white.T)
+    changing = [i for i in range(12) if i != 5]
+    assert torch.allclose(covariance[changing][:, changing], torch.eye(11), atol=0.2)
+    assert white[:, 5].abs().max() < 1e-3
+
+
+def test_a_cell_sees_its_neighbours_and_no_further():
+    model = tiny(coordinates=False, neighbours=True)
+    features = torch.randn(1, 16, 12, requires_grad=True)
+    model.cell(features)[0, 0].sum().backward()  # the corner of a grid of 4 x 4
+    seen = features.grad[0].abs().sum(-1) > 0
+    assert seen.nonzero().flatten().tolist() == [0, 1, 4, 5]
 
 
 @pytest.mark.parametrize("kind", ["softmax", "mixture-0", "mixture-x", "discrete-mean", "continuous", ""])

@@ -81,7 +81,7 @@ def test_jsonl_and_csv(tmp_path):
     ]
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, lines)))
     read = read_questions(tmp_path / "own.jsonl")
-    assert [(r.id, r.answers) for r in read.records] == [(1, ("this",)), ("x", ("1", "2"))]
+    assert [(r.id, r.answers) for r in read.records] == [(1, ("this",) * 10), ("x", ("1", "2"))]
     assert "own.jsonl, line 3: no picture" in str(read.skipped)
     assert "own.jsonl, line 4" in str(read.skipped)
     (tmp_path / "own.csv").write_text("picture,question,answers\npictures/a.png,Which?,this | that\n")

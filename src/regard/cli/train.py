@@ -31,7 +31,9 @@ def train(
     epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
     batch: int | None = typer.Option(None, min=1, help="Questions in a step; unless given, the preset's."),
     lr: float | None = typer.Option(None, help="The learning rate; unless given, the preset's."),
-    grouped: bool = typer.Option(False, help="All questions about a picture at once; --batch counts pictures."),
+    grouped: bool | None = typer.Option(
+        None, "--grouped/--single", help="All questions about a picture at once, or each by itself; or the preset's."
+    ),
     accumulate: int = typer.Option(1, min=1, help="Batches for one update."),
     above: int = typer.Option(8, min=0, help="Answers given more often than this are known."),
     patience: int | None = typer.Option(None, min=1, help="Stop after so many epochs without a better validation."),
@@ -71,12 +73,11 @@ def train(
             settings = small_training(model=small(**changes))
         else:
             settings = TrainSettings(model=ModelSettings(**changes))
-        given = {"epochs": epochs, "batch": batch, "lr": lr}
+        given = {"epochs": epochs, "batch": batch, "lr": lr, "grouped": grouped}
         settings = replace(
             settings,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
             accumulate=accumulate,
-            grouped=grouped,
             above=above,
             patience=patience,
             glove=str(glove) if glove else None,

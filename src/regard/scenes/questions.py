@@ -10,7 +10,7 @@ from regard.scenes.world import COLOURS, HELD_OUT, SHAPES, SIZES, Scene, Thing
 FAMILIES = ("exists", "colour", "shape", "how many", "where", "relation", "nearest")
 """The families of questions, in the order in which a scene is asked."""
 ANSWER_TYPES = {"exists": "yes/no", "how many": "number"}  # the others are "other", as VQA-v2 has it
-MOST = 4  # the highest count that is asked for
+MOST = 3  # the highest count that is asked for
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,19 @@ def read_questions(source: Path | str, split: str = "train", pictures: Path | st
     A folder has `*_{split}*_questions.json`, `*_{split}*_annotations.json` (not for test splits), and the pictures,
     `COCO_{subtype}_000000000009.jpg`, in it or below, or in `pictures`. A JSONL or CSV file has for each question
     `picture` (a path, from the file's folder), `question`, and `answer` or `answers` (a list; in CSV with | between);
-    also `id`, `answer_type`, `question_type` if wanted.
+    also `id`, `answer_type`, `question_type` if wanted. A single answer counts as that of ten people: the accuracy
+    compares people with each other.
 
     What is wrong with single records is noted in `skipped`, naming the record; what is wrong with a file is a Problem.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = (Path(folder) / "1.png").write_bytes(b"")
-    ...     line = {"picture": "1.png", "question": "What is it?", "answers": ["a cat"] * 10}
+    ...     line = {"picture": "1.png", "question": "What is it?", "answer": "a cat"}
     ...     _ = (Path(folder) / "mine.jsonl").write_text(json.dumps(line))
     ...     records = read_questions(f"{folder}/mine.jsonl")
-    >>> len(records), records.records[0].question
-    (1, 'What is it?')
+    >>> len(records), records.records[0].question, len(records.records[0].answers)
+    (1, 'What is it?', 10)
     """
     path = Path(source)
     if path.is_dir():
@@ -97,14 +98,15 @@ def read_own(path: Path, pictures: Path | str | None = None) -> Records:
             skipped.add("question without a picture", f"{where}: no picture {place / name}")
             continue
         given = row.get("answers", row.get("answer", []))
-        answers = [given] if isinstance(given, (str, int, float)) else given
+        answers = [given] if isinstance(given, (str, int, float)) else given or []
+        answers = answers * 10 if len(answers) == 1 else answers
         found[name] = place / name
         records.append(
             Record(
                 row.get("id") or number,
                 name,
                 str(row["question"]),
-                tuple(str(answer) for answer in answers or ()),
+                tuple(str(answer) for answer in answers),
                 str(row.get("answer_type") or "other"),
                 str(row.get("question_type") or ""),
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from regard import _check
@@ -43,7 +44,7 @@ class TrainSettings:
     clip: float | None = None
     patience: int | None = None  # epochs without a better validation accuracy before it stops
     glove: str | None = None
-    grouped: bool = False  # all questions about a picture at once: then `batch` counts pictures
+    grouped: bool = False  # all questions about a picture at once; a batch still holds about `batch` questions
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -65,7 +66,7 @@ def small_training(**changes: Any) -> TrainSettings:
     """
     model = changes.pop("model", None) or small()
     short: dict[str, Any] = {"model": model, "epochs": 10, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
-    return TrainSettings(**(short | changes))
+    return TrainSettings(**(short | {"grouped": True} | changes))
 
 
 def thesis_schedule(per_epoch: int) -> Callable[[int], float]:
@@ -100,11 +101,13 @@ class Answering(Task):
         given = batch["features"] if self.backbone is None else features(self.backbone, batch["features"])
         scores, _ = self.model(given, batch["words"], batch.get("rows"))
         loss = self.model.loss(scores, batch["targets"])
+        # Gradients are averaged over processes: their mean is to be the sum over all examples.
+        whole = loss * (dist.get_world_size() if dist.is_initialized() else 1)
 
         def right() -> dict[str, float]:
             return {"right": float(batch["targets"].gather(1, scores.argmax(-1, keepdim=True)).mean())}
 
-        return loss, {"each": float(loss.detach()) / len(scores), "right": right}
+        return whole, {"each": float(loss.detach()) / len(scores), "right": right}
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Adam, as MCAN's."""
@@ -184,12 +187,13 @@ def train(
         _keep_backbone(out, store)
     task = Answering(model, settings, config, network)
     samples = Grouped(examples) if settings.grouped else examples
-    per_epoch = max(1, len(samples) // min(settings.batch * settings.accumulate, len(samples)))
+    batch = max(1, round(settings.batch * len(samples) / len(examples)))
+    per_epoch = max(1, len(samples) // min(batch * settings.accumulate, len(samples)))
     steps = settings.epochs * per_epoch
     (out / "steps").write_text(f"{steps}\n")  # for who looks on
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
     options: dict[str, Any] = {
-        "batch_size": settings.batch,
+        "batch_size": batch,
         "accumulate": settings.accumulate,
         "clip": settings.clip,
         "seed": settings.seed,
