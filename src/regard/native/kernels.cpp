@@ -427,7 +427,7 @@ INLINE void powers(const Eight* c, int64_t n, double delta, const Eight& low, Ei
         std::memcpy(&e, rest + i * lanes, sizeof(e));
         const Whole in = u > 1e-30f;
         const Floats safe = in ? u : one, reciprocal = one / safe;
-        const Floats log = log_of<Floats, Whole>(safe) + e * reciprocal;
+        const Floats log = log_of<Floats, Whole>(safe) + (in ? e : zero) * reciprocal;
         const Floats w = in ? exp_of<Floats, Whole>(log * inverse) : zero;
         const Floats more = w - lost, higher = total + more;  // a sum that keeps what it rounds away
         lost = (higher - total) - more;
