@@ -48,17 +48,17 @@ NOTES = {
 exponents.
 """,
     "continuous": """The published form computes the coefficients of the value function first, B = H G, and integrates a
-truncated paraboloid along 100 rays. The chords of ours are a native kernel, because plain PyTorch spent most of its
-time on fresh memory for some forty temporary arrays; Sinkhorn's passes and the iteration of TVmax are plain PyTorch:
-the first already run at the speed of memory, and for the second a kernel has not been tried.
+truncated paraboloid along 100 rays. The chords of ours are a native kernel, because plain PyTorch spent half of its
+time on fresh memory for temporary arrays. For Sinkhorn's passes and the iteration of TVmax no kernel has been tried.
 """,
     "nonlocal_": """Multiplications say what can be hoped for. With N = 4096 positions, C = 256 channels, c = 128 and
 N C c as the unit, the explicit embedded block needs 4 for its projections and 16 + 16 for scores and context, three
 times that with the backward pass: 108. Ours needs 124, because scores are computed again for the gradient; what it wins
 is memory traffic. The Gaussian block has scores of width C: 150 against 230, as the fused kernel wants values of the
-same width. So twice the speed is not to be had from exact attention in float32 here. The dot-product block never forms
+same width. By this count twice the speed is not to be expected of exact attention in float32 here. The dot-product
+block never forms
 the scores: 15 against 108, or 7.2 times fewer, of which the projections that both sides share are 12; folding them into
-one C x C matrix from x'x would leave about 10.5, so that 10 times is the bound and 20 times is out of reach.
+one C x C matrix from x'x, which has not been done, would leave about 10.5, or 10 times fewer.
 """,
 }
 

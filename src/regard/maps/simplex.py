@@ -175,7 +175,7 @@ class _Transformed(Function):
 
 class _Entmax(_Transformed):
     """The same outside of transforms. Torch binds the arguments of a separate `setup_context` by name at every call,
-    which takes as long as a thousand short rows."""
+    which takes as long as some hundred short rows."""
 
     setup_context = Function.setup_context
 
