@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -151,7 +151,8 @@ class MCAN(nn.Module):
         x = x @ self.feature_scale if self.settings.whiten else x * self.feature_scale
         x = self.cell(x) if self.here is None else self.cell(x) + self.here(self.place.to(x))
         y, absent = self._read(words)
-        for i, decode in enumerate(self.decoder):
+        for i, layer in enumerate(self.decoder):
+            decode = cast(TransformerDecoderLayer, layer)
             x = decode.within(x)  # the first time it knows nothing of a question: once for each picture
             x = x[rows] if rows is not None and i == 0 else x
             x = decode.onward(x, y, key_padding_mask=absent)
@@ -211,13 +212,14 @@ class _Neighbours(nn.Module):
 
 
 def _whitening(rows: Tensor, scale: Tensor) -> Tensor:
-    """The symmetric matrix W for which the scaled rows, less their mean, have unit covariance after `rows @ W`.
+    """The matrix W for which rows, less their mean, have about unit covariance after `rows @ W`; no axis is turned.
 
     Directions with hardly any variance are not blown up: a hundredth of the mean variance is added to each.
     """
     variances, directions = torch.linalg.eigh(torch.cov(((rows - rows.mean(0)) * scale).T))
     size = (variances.clamp_min(0) + 1e-2 * variances.mean()).clamp_min(1e-6).rsqrt()
-    return scale[:, None] * (directions * size) @ directions.T
+    white: Tensor = scale[:, None] * (directions * size) @ directions.T
+    return white
 
 
 def coordinates(height: int, width: int) -> Tensor:
