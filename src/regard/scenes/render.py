@@ -37,7 +37,7 @@ def render(scene: Scene, size: int = SIZE) -> Rendered:
     >>> from regard.scenes import make_scene
     >>> picture, objects = render(make_scene("0/train/0"))
     >>> picture.shape, int(objects.max())
-    ((3, 80, 80), 7)
+    ((3, 80, 80), 5)
     """
     draw = generator(scene.name + "/pixels")
     axis = (numpy.arange(size, dtype=numpy.float64) + 0.5) / size

@@ -77,18 +77,18 @@ def generator(name: str) -> numpy.random.RandomState:
 
 
 def make_scene(name: str, *, held_out: bool = False) -> Scene:
-    """One to six objects; neighbours may overlap a little. With `held_out` one of them is of a held-out pair.
+    """One to five objects; neighbours may overlap a little. With `held_out` one of them is of a held-out pair.
 
     Attributes repeat on purpose: an object takes the colour or the shape of an earlier one four times out of ten, so
     that there is something to count and to confuse.
 
     >>> scene = make_scene("0/train/0")
-    >>> scene == make_scene("0/train/0"), 1 <= len(scene.things) <= 6
+    >>> scene == make_scene("0/train/0"), 1 <= len(scene.things) <= 5
     (True, True)
     """
     draw = generator(name)
     things: list[Thing] = []
-    wanted = draw.randint(1, 7)
+    wanted = draw.randint(1, 6)
     special = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
     while len(things) < wanted:
         colour, shape = special or _pair(draw, things)
