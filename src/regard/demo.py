@@ -30,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 400, 6)
+        return cls(dict(COUNTS), 400, 7)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _Say:
         def bar(share: float) -> None:
             nonlocal last
             now = time.monotonic()
-            if now - last < (0.5 if self.terminal else 15) or share <= 0:
+            if now - last < (0.5 if self.terminal else 15) or share < 0.02:  # too early to tell
                 return
             last = now
             left = (now - began) * (1 - share) / share

@@ -59,11 +59,11 @@ class Drawn:
         return "\n".join(lines)
 
 
-def draw_maps(out: Path) -> Drawn:
+def draw_maps(out: Path | str) -> Drawn:
     """Weigh the patches for one query patch under each map, draw that over the photograph, write it to `out`."""
     image = _photograph()
     maps = weigh(image)
-    out = out.resolve()
+    out = Path(out).resolve()
     _draw(image, maps, out)
     return Drawn(out, maps)
 
