@@ -18,8 +18,8 @@ def demo(
 ) -> None:
     """From nothing to answers: draw scenes, pretrain a backbone without labels, train two models, show what they see.
 
-    About eight minutes on two idle cores. Everything goes into one folder; what is there is used again, so that a run that
-    was stopped goes on. At the end: a table of accuracies beside the question alone, and `report.html`.
+    About eight minutes on two idle cores. Everything goes into one folder; what is there is used again, so that a run
+    that was stopped goes on. At the end: a table of accuracies beside the question alone, and `report.html`.
 
         regard demo
         regard demo --out /tmp/demo --workers 4

@@ -12,6 +12,7 @@ from regard import show
 from regard.report._entries import Entry, Predicted
 
 RESOLUTION = 90
+LONGEST = 34  # letters over a panel, before they run into those of the next
 
 
 def looks(entry: Entry) -> bytes:
@@ -29,8 +30,11 @@ def contributions(entry: Entry) -> bytes:
 
 
 def _best(p: Predicted) -> str:
-    """The three best answers with their scores, in one line."""
-    return ", ".join(f"{textwrap.shorten(answer, 12, placeholder='…')} {score:.0%}" for answer, score in p.top[:3])
+    """The three best answers with their scores, in one line, or fewer if it would be too long."""
+    said = [f"{textwrap.shorten(answer, 12, placeholder='…')} {score:.0%}" for answer, score in p.top[:3]]
+    while len(said) > 1 and len(", ".join(said)) > LONGEST:
+        said.pop()
+    return ", ".join(said)
 
 
 def sheet(entries: list[Entry]) -> bytes:
