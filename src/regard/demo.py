@@ -30,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 400, 7)
+        return cls(dict(COUNTS), 400, 6)
 
 
 @dataclass(frozen=True)
