@@ -184,7 +184,7 @@ def test_questions_about_one_picture_together(place):
 
 
 def test_stops_early(place, tmp_path):
-    trained = run(place, tmp_path, epochs=9, lr=1e-12, patience=1)
+    trained = run(place, tmp_path, epochs=9, lr=1e-12, patience=1, grouped=False)
     assert trained.stopped_early
     assert latest(tmp_path).step == 2 * (len(read_questions(place / "scenes", "train")) // 32)
 
