@@ -20,6 +20,7 @@ def scenes(
     pairs: int = typer.Option(300, min=0, help="Scenes with pairs of colour and shape that training never shows."),
     seed: int = typer.Option(0, help="Another seed, another benchmark; the same seed, the same bytes."),
     size: int = typer.Option(80, min=32, help="Side of a picture in pixels."),
+    workers: int = typer.Option(2, min=1, help="Processes that draw; the bytes are the same."),
 ) -> None:
     """Write the embedded benchmark in the form of VQA-v2: pictures, questions, answers, regions.
 
@@ -37,7 +38,7 @@ def scenes(
         if count:
             made = Scenes(split, count, seed, size)  # type: ignore[arg-type]
             try:
-                write_scenes(made, folder)
+                write_scenes(made, folder, workers=workers)
             except OSError as error:
                 raise Problem(f"cannot write {folder}: {error.strerror}. Choose another folder.") from error
             typer.echo(f"{split}: {count} scenes, {len(made.questions)} questions")
