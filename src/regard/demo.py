@@ -15,7 +15,7 @@ from regard._files import replacing
 from regard.scenes import SPLITS, Scenes, write_scenes
 
 KINDS = ("discrete-softmax", "continuous-softmax")
-COUNTS = {"train": 5000, "val": 200, "test": 400, "pairs": 200}
+COUNTS = {"train": 12_000, "val": 200, "test": 400, "pairs": 200}
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 400, 6)
+        return cls(dict(COUNTS), 400, 2)
 
 
 @dataclass(frozen=True)

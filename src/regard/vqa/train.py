@@ -61,13 +61,13 @@ class TrainSettings:
 
 
 def small_training(**changes: Any) -> TrainSettings:
-    """The settings for scenes: the small model, ten epochs, one cosine.
+    """The settings for scenes: the small model, four epochs, one cosine.
 
     >>> small_training(epochs=3).model.width
     64
     """
     model = changes.pop("model", None) or small()
-    short: dict[str, Any] = {"model": model, "epochs": 10, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
+    short: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
     # Muon needs about half the steps of Adam here: every direction of a matrix learns at the same pace.
     return TrainSettings(**(short | {"optimizer": "muon", "grouped": True} | changes))
 
