@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from regard import native
 from regard._files import replacing
 
 RESULTS = Path(__file__).parent / "results"
@@ -71,6 +72,19 @@ def race(contestants: dict[str, Callable[[], object]], seconds: float = 1.0, lea
             run()
             times[name].append(1e3 * (time.perf_counter() - before))
     return {name: _summary(t) for name, t in times.items()}
+
+
+def on_plain_path(run: Callable[[], object]) -> Callable[[], object]:
+    """`run` as it is where no kernels were built."""
+
+    def plain() -> object:
+        found, native.library = native.library, lambda: None  # type: ignore[assignment]
+        try:
+            return run()
+        finally:
+            native.library = found
+
+    return plain
 
 
 def _summary(times: list[float]) -> Timing:

@@ -49,7 +49,10 @@ exponents.
 """,
     "continuous": """The published form computes the coefficients of the value function first, B = H G, and integrates a
 truncated paraboloid along 100 rays. The chords of ours are a native kernel, because plain PyTorch spent half of its
-time on fresh memory for temporary arrays. For Sinkhorn's passes and the iteration of TVmax no kernel has been tried.
+time on fresh memory for temporary arrays.
+""",
+    "structured": """Most of the time of TVmax went into the search for its regions, many short passes over
+small grids. The kernel runs the same algorithm with a grid in the cache. Softmax, a single pass, is out of reach.
 """,
     "nonlocal_": """Multiplications say what can be hoped for. With N = 4096 positions, C = 256 channels, c = 128 and
 N C c as the unit, the explicit embedded block needs 4 for its projections and 16 + 16 for scores and context, three

@@ -14,15 +14,7 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
-#define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define VERSIONS
-#endif
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wpsabi"  // how vectors are returned does not matter where all is inlined
-#endif
+#include "common.h"
 
 namespace {
 
@@ -605,11 +597,6 @@ INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha
     for (int64_t i = 0; i < n; ++i) out[i] *= g[i] - centre;
 }
 
-// One thread for so many numbers at least: starting one has its price.
-INLINE int threads_for(int64_t numbers, int threads) {
-    return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(threads, numbers / 16384)));
-}
-
 INLINE void accumulate(float* out, const float* x, float w, int64_t d) {
 #pragma omp simd
     for (int64_t e = 0; e < d; ++e) out[e] += w * x[e];
@@ -881,4 +868,4 @@ extern "C" int regard_finite_f32(const float* x, int64_t n, int threads) {
     return !bad;
 }
 
-extern "C" int regard_version() { return 3; }
+extern "C" int regard_version() { return 4; }
