@@ -1,4 +1,5 @@
 // What all kernels share: how they are compiled for several machines, and when a thread is worth its price.
+// Kernels are plain C++ behind a C interface. No header of torch or Python is used.
 #pragma once
 
 #include <algorithm>
