@@ -27,4 +27,4 @@ extern "C" int regard_finite_f32(const float* x, int64_t n, int threads) {
     return !bad;
 }
 
-extern "C" int regard_version() { return 4; }
+extern "C" int regard_version() { return 5; }
