@@ -48,7 +48,7 @@ def main(demo: Path, forms: list[str]) -> None:
 
 def _fresh(demo: Path) -> Backbone:
     """The backbone of the demonstration as it was before it learned anything."""
-    config = json.loads((demo / "backbone" / "config.json").read_text())
+    config = json.loads((demo / "swav" / "backbone" / "config.json").read_text())
     torch.manual_seed(0)
     return make_backbone("small", size=config["preparation"]["size"], **config["options"])
 

@@ -15,7 +15,7 @@ from regard._files import replacing
 from regard.scenes import SPLITS, Scenes, write_scenes
 
 KINDS = ("discrete-softmax", "continuous-softmax")
-COUNTS = {"train": 5000, "val": 200, "test": 400, "pairs": 200}
+COUNTS = {"train": 12_000, "val": 200, "test": 400, "pairs": 200}
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """What `make demo` runs."""
-        return cls(dict(COUNTS), 400, 6)
+        return cls(dict(COUNTS), 400, 2)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, q
     data = out / "scenes"
     with say.step("drawing scenes"):
         for split in SPLITS:
-            write_scenes(Scenes(split, settings.scenes[split]), data)
+            write_scenes(Scenes(split, settings.scenes[split]), data, workers=workers)
     features = _features(out, data, settings, say, reused)
     comparison = _train(out, data, features, settings, say, workers)
     with say.step("writing the report"):
@@ -76,19 +76,21 @@ def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, q
 
 
 def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: list[str]) -> Path:
-    from regard.backbones import load_backbone, make_backbone, save_backbone
+    import torch
+
+    from regard.backbones import load_backbone
+    from regard.pictures import read
     from regard.swav import pretrain
-    from regard.swav._evaluate import calibrated
     from regard.vqa.features import make_features
     from regard.vqa.read import read_questions
 
-    folder = out / "backbone"
+    folder = out / "swav" / "backbone"
     if (folder / "config.json").is_file():
         reused.append("backbone")
     else:
         with say.step(f"pretraining a backbone with SwAV, {settings.pretraining_steps} steps"):
-            pictures = Scenes("train", settings.scenes["train"]).pictures
-            kept = pretrain(
+            pictures = torch.stack([read(path) for path in read_questions(data, "train").pictures.values()])
+            pretrain(
                 pictures,
                 preset="scenes",
                 out=out / "swav",
@@ -96,9 +98,6 @@ def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: 
                 prototypes=min(60, len(pictures)),
                 progress=not say.quiet,
             )
-            # It has seen windows so far; its norms are to know whole pictures.
-            backbone = make_backbone(str(kept), size=Scenes("train", 1).size)
-            save_backbone(calibrated(backbone, pictures[:2560]), folder)
     with say.step("storing features"):
         found: dict[str, Path] = {}
         for split in SPLITS:
@@ -152,7 +151,7 @@ def _settings_changed(out: Path, settings: DemoSettings) -> bool:
     now = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "epochs": settings.epochs})
     changed = path.is_file() and path.read_text() != now
     if changed:
-        for part in ("scenes", "swav", "backbone", "features", "models"):
+        for part in ("scenes", "swav", "features", "models"):
             shutil.rmtree(out / part, ignore_errors=True)
     with replacing(path) as beside:
         beside.write_text(now)

@@ -111,8 +111,17 @@ def test_written_as_vqa_v2(tmp_path):
     assert all(len(a["answers"]) == 10 for a in told)
     with Image.open(tmp_path / "a" / "val" / "COCO_val_000000000002.png") as picture:
         assert numpy.array_equal(numpy.asarray(picture).transpose(2, 0, 1), scenes.picture(2))
-    with Image.open(tmp_path / "a" / "val" / "objects" / "COCO_val_000000000002.png") as objects:
+    with Image.open(tmp_path / "a" / "objects" / "val" / "COCO_val_000000000002.png") as objects:
         assert numpy.array_equal(numpy.asarray(objects), scenes.objects(2))
+
+
+def test_several_processes_write_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.scenes.write._MANY", 1)
+    write_scenes(Scenes("val", 5), tmp_path / "a")
+    write_scenes(Scenes("val", 5), tmp_path / "b", workers=2)
+    files = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*.*"))
+    assert files == sorted(p.relative_to(tmp_path / "b") for p in (tmp_path / "b").rglob("*.*"))
+    assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
 
 
 def test_png_with_several_blocks(tmp_path):

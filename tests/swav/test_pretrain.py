@@ -304,3 +304,18 @@ def test_killed_runs_give_the_same_weights(tmp_path):
     parts = go(out, steps=30)
     assert parts.fitted.resumed >= 8
     assert same(whole.task, parts.task)
+
+
+def test_after_windows_the_norms_know_whole_pictures(tmp_path):
+    """The statistics of the first norm are those of whole pictures, not of the windows that it learned from."""
+    half = torch.zeros(40, 3, 24, 24)
+    half[:, :, 8:16, 8:16] = torch.rand(40, 3, 8, 8)  # lively in the middle, black around
+    options = TINY | {"canvas": 24, "window": (0.1, 0.15), "tries": 4, "local": 0, "queue": 0}
+    done = run(Arrays(half), out=tmp_path, steps=2, preset_name="small", progress=False, **options)
+    found = load_backbone(done.backbone)
+    assert found.preparation.size == 24
+    norm = next(m for m in found.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    seen = []
+    norm.register_forward_pre_hook(lambda _, x: seen.append(x[0].mean((0, 2, 3))))
+    found.pooled(found.prepare((255 * half).byte()))
+    torch.testing.assert_close(norm.running_mean, seen[0], rtol=1e-3, atol=1e-4)

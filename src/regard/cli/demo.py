@@ -18,7 +18,7 @@ def demo(
 ) -> None:
     """From nothing to answers: draw scenes, pretrain a backbone without labels, train two models, show what they see.
 
-    About eight minutes on two idle cores. Everything goes into one folder; what is there is used again, so that a run
+    About seven minutes on two idle cores. Everything goes into one folder; what is there is used again, so that a run
     that was stopped goes on. At the end: a table of accuracies beside the question alone, and `report.html`.
 
         regard demo
@@ -27,7 +27,7 @@ def demo(
     from regard._problem import Problem
     from regard.demo import demo as run
 
-    typer.echo("Scenes, SwAV, features, two models, a report: about eight minutes on two idle cores.", err=True)
+    typer.echo("Scenes, SwAV, features, two models, a report: about seven minutes on two idle cores.", err=True)
     try:
         made = run(out, workers=workers)
     except OSError as error:

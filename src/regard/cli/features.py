@@ -27,7 +27,7 @@ def features(
     Stopped, it goes on where it was. Pictures that cannot be read are left out and named. `--stages` puts the maps of
     all stages side by side: a backbone that was pretrained on whole pictures keeps colour and outline in the first.
 
-        regard features out/scenes --backbone out/swav --size 80 --stages
+        regard features out/scenes --backbone out/swav --stages
         regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/features
     """
     from regard._problem import Problem

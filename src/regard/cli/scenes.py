@@ -14,12 +14,13 @@ def add(app: typer.Typer) -> None:
 
 def scenes(
     folder: Path = typer.Argument(..., help="Where to write."),
-    train: int = typer.Option(2500, min=0, help="Scenes to train on; seven questions each."),
+    train: int = typer.Option(12000, min=0, help="Scenes to train on; seven questions each."),
     val: int = typer.Option(300, min=0, help="Scenes to choose settings on."),
     test: int = typer.Option(500, min=0, help="Scenes to report on."),
     pairs: int = typer.Option(300, min=0, help="Scenes with pairs of colour and shape that training never shows."),
     seed: int = typer.Option(0, help="Another seed, another benchmark; the same seed, the same bytes."),
     size: int = typer.Option(80, min=32, help="Side of a picture in pixels."),
+    workers: int = typer.Option(2, min=1, help="Processes that draw; the bytes are the same."),
 ) -> None:
     """Write the embedded benchmark in the form of VQA-v2: pictures, questions, answers, regions.
 
@@ -37,7 +38,7 @@ def scenes(
         if count:
             made = Scenes(split, count, seed, size)  # type: ignore[arg-type]
             try:
-                write_scenes(made, folder)
+                write_scenes(made, folder, workers=workers)
             except OSError as error:
                 raise Problem(f"cannot write {folder}: {error.strerror}. Choose another folder.") from error
             typer.echo(f"{split}: {count} scenes, {len(made.questions)} questions")

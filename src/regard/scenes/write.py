@@ -11,40 +11,39 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from regard import _check
 from regard._files import replacing
 from regard.scenes.render import render
 from regard.scenes.splits import Question, Scenes
 
+_MANY = 1000  # scenes from which on another process is worth its start
 PEOPLE = 10  # VQA-v2 has ten answers to each question; here they agree
 
 
-def write_scenes(scenes: Scenes, folder: Path | str) -> Path:
+def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Path:
     """Write a split to `folder`, and return the folder.
 
         v2_OpenEnded_mscoco_train_questions.json    questions
         v2_mscoco_train_annotations.json            answers, families as question types, regions
         train/COCO_train_000000000007.png           pictures
-        train/objects/COCO_train_000000000007.png   for each pixel the object in front, counted from one, or 0
+        objects/train/COCO_train_000000000007.png   for each pixel the object in front, counted from one, or 0
 
     An annotation has, beside what VQA-v2 asks for, "regions": the numbers of the objects that the answer rests on.
-    What is there already and whole is not written again.
+    What is there already and whole is not written again. `workers` processes draw; the bytes are the same.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     sorted(p.name for p in write_scenes(Scenes("val", 2), place).iterdir())
-    ['v2_OpenEnded_mscoco_val_questions.json', 'v2_mscoco_val_annotations.json', 'val']
+    ['objects', 'v2_OpenEnded_mscoco_val_questions.json', 'v2_mscoco_val_annotations.json', 'val']
     """
     folder, split = Path(folder), scenes.split
     head = {"info": {"scenes": split, "count": scenes.count, "seed": scenes.seed, "size": scenes.size}}
     questions = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
     if questions.exists() and _head(questions) == head["info"]:
         return folder
-    (folder / split / "objects").mkdir(parents=True, exist_ok=True)
-    for number in range(scenes.count):
-        drawn = render(scenes.scene(number), scenes.size)
-        name = f"COCO_{split}_{number:012d}.png"
-        (folder / split / name).write_bytes(png(numpy.moveaxis(drawn.picture, 0, -1)))
-        (folder / split / "objects" / name).write_bytes(png(drawn.objects))
+    for place in (folder / split, folder / "objects" / split):
+        place.mkdir(parents=True, exist_ok=True)
+    _draw_all(scenes, folder, workers)
     kind = {"task_type": "Open-Ended", "data_type": "scenes", "data_subtype": split}
     annotations = [_annotation(question) for question in scenes.questions]
     _write(folder / f"v2_mscoco_{split}_annotations.json", head | kind | {"annotations": annotations})
@@ -52,6 +51,28 @@ def write_scenes(scenes: Scenes, folder: Path | str) -> Path:
     # The questions last: where they are, the rest is whole.
     _write(questions, head | kind | {"questions": asked})
     return folder
+
+
+def _draw_all(scenes: Scenes, folder: Path, workers: int) -> None:
+    """In this process, or, if there are many, in several."""
+    if _check.count("workers", workers) == 1 or scenes.count < _MANY:
+        _draw(scenes, folder, range(scenes.count))
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        parts = [range(first, scenes.count, workers) for first in range(workers)]
+        for done in [pool.submit(_draw, scenes, folder, part) for part in parts]:
+            done.result()
+
+
+def _draw(scenes: Scenes, folder: Path, numbers: range) -> None:
+    for number in numbers:
+        drawn = render(scenes.scene(number), scenes.size)
+        name = f"COCO_{scenes.split}_{number:012d}.png"
+        (folder / scenes.split / name).write_bytes(png(numpy.moveaxis(drawn.picture, 0, -1)))
+        (folder / "objects" / scenes.split / name).write_bytes(png(drawn.objects))
 
 
 def png(pixels: NDArray[numpy.uint8]) -> bytes:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from regard._files import replacing
 from regard._problem import Problem
-from regard.backbones import make_backbone, save_backbone
-from regard.pictures import Arrays, Pictures, as_pictures
+from regard.backbones import Backbone, make_backbone, save_backbone
+from regard.pictures import Arrays, Pictures, as_pictures, square, take
 from regard.swav._diagnose import Watch
+from regard.swav._evaluate import calibrated
 from regard.swav._model import Canvases, Swav
 from regard.swav._queue import world
 from regard.swav._settings import Crops, Settings, checked
@@ -122,6 +124,8 @@ def run(
         on_log=look,
         **for_fit,
     )
+    if _windows(settings):
+        _meet_whole_pictures(task.backbone, source)
     if world()[0]:
         return Pretrained(out, out / "backbone", task.eval(), fitted, task.broken, first=False)
     folder = save_backbone(task.backbone, out / "backbone")
@@ -139,13 +143,40 @@ def build(settings: Settings) -> Swav:
         torch.manual_seed(settings.seed)
         backbone = make_backbone(
             settings.backbone,
-            # Whole pictures as large as makes a window, on average, the size of a view.
-            size=round(settings.crops.size / math.sqrt(sum(settings.crops.window) / 2)),
+            size=_whole(settings),
             nonlocal_after=settings.nonlocal_after,
             **({"pretrained": settings.pretrained} if not settings.backbone.startswith("small") else {}),
             **settings.backbone_options,
         )
         return Swav(backbone, settings)
+
+
+def _meet_whole_pictures(backbone: Backbone, source: Pictures, most: int = 2560) -> None:
+    """Measure the statistics of the norms anew, on whole pictures; so far they are those of windows.
+
+    Called in every process, on the same pictures: synchronised norms wait for each other.
+    """
+    norms = [m for m in backbone.modules() if isinstance(m, _BatchNorm)]
+    rates = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over batches
+    count, size = min(len(source), most), backbone.preparation.size
+    chosen = [take(source, i * len(source) // count).picture for i in range(count)]
+    calibrated(backbone, torch.stack([square(picture, size) for picture in chosen]))
+    for norm, rate in zip(norms, rates, strict=True):
+        norm.momentum = rate
+
+
+def _windows(settings: Settings) -> bool:
+    return settings.crops.window != (1.0, 1.0)
+
+
+def _whole(settings: Settings) -> int:
+    """The side of whole pictures: that of the canvas; or such that a window is a view, on average."""
+    if _windows(settings) and settings.canvas:
+        return settings.canvas
+    return round(settings.crops.size / math.sqrt(sum(settings.crops.window) / 2))
 
 
 def load_run(out: Path | str) -> Swav:

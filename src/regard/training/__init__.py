@@ -23,6 +23,7 @@ or 8 devices takes the same steps. A checkpoint folder (`latest(out)`) holds mod
 
 from regard.training._checkpoints import Checkpoint, latest, read_config
 from regard.training._fit import Fitted, Task, fit
+from regard.training._muon import Muon, muon_groups
 from regard.training._norm import synchronise_norms
 from regard.training._optim import LARS, cosine, groups
 from regard.training._order import Batches, Order
@@ -33,6 +34,7 @@ __all__ = [
     "Batches",
     "Checkpoint",
     "Fitted",
+    "Muon",
     "Order",
     "Task",
     "cosine",
@@ -41,6 +43,7 @@ __all__ = [
     "groups",
     "latest",
     "mix",
+    "muon_groups",
     "read_config",
     "synchronise_norms",
     "uniform",

@@ -79,7 +79,7 @@ def read_vqa(folder: Path, split: str, pictures: Path | str | None = None) -> Re
             skipped.add("question without an annotation", f"question {name} of {split} has none in {annotated.name}")
         else:
             records.append(_record(name, stem, text, told.get(name)))
-    objects = {p.stem: p for p in _pictures_in(place, subtype, "objects")}
+    objects = {p.stem: p for p in _pictures_in(place / "objects", subtype)}
     return Records(split, records, found, skipped, objects)
 
 
@@ -157,10 +157,9 @@ def _json(path: Path | None, what: str) -> dict[str, Any]:
     return content
 
 
-def _pictures_in(place: Path, subtype: str, below: str = "") -> Iterator[Path]:
-    """Pictures named for the subtype in `place` or in its folders; of `below` alone, or of no folder so named."""
+def _pictures_in(place: Path, subtype: str) -> Iterator[Path]:
+    """Pictures named for the subtype in `place` or in its folders."""
     for folder in (place, place / subtype, place / "images" / subtype, place / "images"):
-        folder = folder / below if below else folder
         if folder.is_dir():
             yield from (p for p in folder.glob(f"COCO_{subtype}_*") if p.suffix.lower() in _SUFFIXES)
 

@@ -1,0 +1,129 @@
+"""Muon: steps whose matrices are orthogonal, for matrices and kernels; Adam for all else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from regard import _check
+
+# An odd polynomial whose fivefold iterate takes (0, 1] to about 0.7 to 1.2 (Jordan and others, 2024).
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_ROUNDS = 5
+
+
+def muon_groups(module: nn.Module, apart: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Parameter groups for `Muon`: matrices and kernels by the number of their parts, and, with 0 parts, all else.
+
+    Queries, keys and values that share a matrix are three parts, the gates of an LSTM four. Parameters whose name
+    begins with one of `apart` take Adam's steps, as the last layer of a classifier should.
+
+    >>> [(g["parts"], len(g["params"])) for g in muon_groups(nn.LSTM(8, 8))]
+    [(0, 2), (4, 2)]
+    """
+    found: dict[int, list[Tensor]] = {0: []}
+    for path, owner in module.named_modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
+            whole = f"{path}.{name}" if path else name
+            plain = parameter.dim() < 2 or isinstance(owner, nn.Embedding) or whole.startswith(tuple(apart))
+            parts = 4 if isinstance(owner, nn.LSTM) else 3 if name == "in_proj_weight" else 1
+            found.setdefault(0 if plain else parts, []).append(parameter)
+    return [{"params": parameters, "parts": parts} for parts, parameters in sorted(found.items()) if parameters]
+
+
+class Muon(Optimizer):
+    """Momentum steps made orthogonal (Jordan and others, 2024): every direction of a matrix learns at the same pace.
+
+    A group with `parts` n > 0 holds matrices (kernels of convolutions are flattened to them), each n of them one below
+    the other. The step of a matrix is U V' of its momentum U S V', nearly, times 0.2 sqrt(its longer side), which gives
+    it the size of Adam's step (Liu and others, 2025): one `lr` fits all. A group with `parts` 0 takes Adam's steps.
+
+    >>> w = nn.Parameter(torch.zeros(2, 2))
+    >>> w.grad = torch.tensor([[3.0, 0.0], [0.0, 0.1]])
+    >>> Muon([{"params": [w], "parts": 1}], lr=1.0).step()
+    >>> (w.data.diagonal() < -0.15).all()
+    tensor(True)
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        lr: float = 2e-3,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-9,
+    ) -> None:
+        _check.number("lr", lr, at_least=0)
+        _check.share("momentum", momentum)
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "parts": 1})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            moving = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if group["parts"]:
+                self._turn(moving, group)
+            else:
+                self._adam(moving, group)
+        return loss
+
+    def _turn(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Orthogonal steps; matrices of one shape are made orthogonal together."""
+        alike: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+        for parameter in parameters:
+            memory = self._remember(parameter, "momentum")
+            assert parameter.grad is not None
+            memory.lerp_(parameter.grad, 1 - group["momentum"])
+            ahead = parameter.grad.lerp(memory, group["momentum"])
+            for w, step in zip(*(x.flatten(1).chunk(group["parts"]) for x in (parameter, ahead)), strict=True):
+                alike.setdefault((w.shape[0], w.shape[1]), []).append((w, step))
+        for shape, pairs in alike.items():
+            steps = orthogonal(torch.stack([step for _, step in pairs]))
+            for (w, _), step in zip(pairs, steps, strict=True):
+                w.sub_(step, alpha=0.2 * max(shape) ** 0.5 * group["lr"])
+
+    def _adam(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        first, second = group["betas"]
+        for parameter in parameters:
+            mean, square = self._remember(parameter, "mean"), self._remember(parameter, "square")
+            count = self.state[parameter]["count"] = self.state[parameter].get("count", 0) + 1
+            assert parameter.grad is not None
+            mean.lerp_(parameter.grad, 1 - first)
+            square.mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
+            scale = (square / (1 - second**count)).sqrt_().add_(group["eps"])
+            parameter.addcdiv_(mean, scale, value=-group["lr"] / (1 - first**count))
+
+    def _remember(self, parameter: Tensor, name: str) -> Tensor:
+        state = self.state[parameter]
+        if name not in state:
+            state[name] = torch.zeros_like(parameter)
+        memory: Tensor = state[name]
+        return memory
+
+
+def orthogonal(x: Tensor) -> Tensor:
+    """U S' V' for matrices x = U S V' (..., m, n), with S' between about 0.7 and 1.2 where S is not tiny.
+
+    >>> orthogonal(torch.diag(torch.tensor([4.0, 1.0, 0.2]))).diagonal().round(decimals=1).min() > 0.6
+    tensor(True)
+    """
+    wide = x.shape[-2] <= x.shape[-1]
+    y = x if wide else x.mT
+    y = y / y.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30)
+    a, b, c = _QUINTIC
+    for _ in range(_ROUNDS):
+        gram = y @ y.mT
+        y = a * y + (b * gram + c * gram @ gram) @ y
+    out: Tensor = y if wide else y.mT
+    return out
