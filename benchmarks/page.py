@@ -45,8 +45,9 @@ machine hurts all alike; figures are medians, and memory is the growth of the hi
 # What the figures cannot say themselves, by benchmark.
 NOTES = {
     "growth": """The figure is the exponent of N that fits best, so that less is better here, and the ratio compares
-exponents. Time is the processor's, on one thread. The scores of 1024 queries and keys are 4 MB and fit in the cache,
-those of more do not: this step, once and for all, is in the exponents above two.
+exponents. Time is the processor's, on one thread. For concatenation with
+entmax the time of a pair rises mostly from N = 1024 to 2048, perhaps because the shorter scores, 4 MB, fit in the
+cache; this has not been looked into, and on a busy machine the exponent differs by a tenth or two from run to run.
 """,
     "continuous": """The published form computes the coefficients of the value function first, B = H G, and integrates a
 truncated paraboloid along 100 rays. The chords of ours are a native kernel, because plain PyTorch spent half of its
