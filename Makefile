@@ -62,13 +62,13 @@ bench: $(READY)
 
 sanitize: $(READY)
 	mkdir -p build/sanitized
-	g++ -O1 -g -std=c++17 -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/kernels.cpp -o build/sanitized/_kernels.so
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_native.py -k 'not process'
+	g++ -O1 -g -std=c++17 -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/*.cpp -o build/sanitized/_kernels.so
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_native*.py -k 'not process'
 
 $(READY): EXTRA := dev
 $(APP): EXTRA := vqa,explore
 $(SITE): EXTRA := dev,docs
-$(READY) $(APP) $(SITE): pyproject.toml setup.py src/regard/native/kernels.cpp constraints.txt
+$(READY) $(APP) $(SITE): pyproject.toml setup.py $(wildcard src/regard/native/*.cpp src/regard/native/*.h) constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
 	@echo 'Setting up $(VENV) (about two minutes, once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -37,7 +38,9 @@ class Kernels(build_ext):
         return []
 
 
+SOURCES, HEADERS = (sorted(glob(f"src/regard/native/*.{kind}")) for kind in ("cpp", "h"))
+
 setup(
-    ext_modules=[Extension("regard.native._kernels", ["src/regard/native/kernels.cpp"], optional=True)],
+    ext_modules=[Extension("regard.native._kernels", SOURCES, depends=HEADERS, optional=True)],
     cmdclass={"build_ext": Kernels},
 )

@@ -1,11 +1,13 @@
 """How time and memory of each pair of `attend` grow with the number of queries and keys, forward and backward.
 
 The figure is the exponent b of a fit a N^b over three doublings (time) or two (memory), beside the one promised.
+Time is the processor's, on one thread: lengths come one after another, and what others do meanwhile must not count.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -30,7 +32,10 @@ MAPS = {
 
 
 def main() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     report("growth", rows())
+    torch.set_num_threads(threads)
 
 
 def exponent(sizes: tuple[int, ...], figures: list[float]) -> float:
@@ -82,7 +87,8 @@ def rows() -> Iterator[Row]:
 def seconds(n: int, affinity: regard.Affinity, map_: object) -> float:
     """Forward and backward of one head."""
     leaves = [torch.randn(1, n, WIDTH, requires_grad=True) for _ in range(3)]
-    return race({"": lambda: regard.attend(*leaves, affinity, map_).sum().backward()}, seconds=0.3, least=3)[""].median
+    run = {"": lambda: regard.attend(*leaves, affinity, map_).sum().backward()}
+    return race(run, seconds=0.3, least=3, clock=time.process_time)[""].median
 
 
 def memory(n: int, affinity: str, map_name: str) -> float:

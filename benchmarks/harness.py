@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from regard import native
 from regard._files import replacing
 
 RESULTS = Path(__file__).parent / "results"
@@ -54,7 +55,12 @@ class Row:
         return self.theirs / self.ours if self.ours > 0 else float("inf")
 
 
-def race(contestants: dict[str, Callable[[], object]], seconds: float = 1.0, least: int = 5) -> dict[str, Timing]:
+def race(
+    contestants: dict[str, Callable[[], object]],
+    seconds: float = 1.0,
+    least: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timing]:
     """Run the contestants in turn, warm-up first, until `seconds` have passed and each ran `least` times.
 
     Every other round goes backwards: nobody always runs after one that has filled, or emptied, the caches.
@@ -67,10 +73,23 @@ def race(contestants: dict[str, Callable[[], object]], seconds: float = 1.0, lea
     while time.perf_counter() - start < seconds or any(len(t) < least for t in times.values()):
         order.reverse()
         for name, run in order:
-            before = time.perf_counter()
+            before = clock()
             run()
-            times[name].append(1e3 * (time.perf_counter() - before))
+            times[name].append(1e3 * (clock() - before))
     return {name: _summary(t) for name, t in times.items()}
+
+
+def on_plain_path(run: Callable[[], object]) -> Callable[[], object]:
+    """`run` as it is where no kernels were built."""
+
+    def plain() -> object:
+        found, native.library = native.library, lambda: None  # type: ignore[assignment]
+        try:
+            return run()
+        finally:
+            native.library = found
+
+    return plain
 
 
 def _summary(times: list[float]) -> Timing:

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WITHOUT, WITH = 1_000_000, 3_000_000  # bytes of a wheel without and with the kernels
 ALLOWED = re.compile(
-    r"regard/([\w/]+\.py|py\.typed|assets/cat\.jpg|explore/static/[\w.-]+|native/kernels\.cpp|native/_kernels[\w.-]*\.so)"
+    r"regard/([\w/]+\.py|py\.typed|assets/cat\.jpg|explore/static/[\w.-]+|native/\w+\.(?:cpp|h)|native/_kernels[\w.-]*\.so)"
     r"|regard-[\w.]+\.dist-info/.+"
 )
 
@@ -74,7 +74,7 @@ def check_sdist(path: Path) -> None:
     """What is needed to build and nothing heavy."""
     with tarfile.open(path) as archive:
         names = archive.getnames()
-    for needed in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src/regard/native/kernels.cpp"):
+    for needed in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src/regard/native/common.h"):
         if not any(name.endswith(f"/{needed}") for name in names):
             sys.exit(f"{path.name} lacks {needed}")
     if heavy := [name for name in names if re.search(r"\.(so|safetensors|pt|ckpt|npz|npy|tar|zip)$", name)]:

@@ -12,8 +12,11 @@ import warnings
 import torch
 from torch import Tensor
 
+from regard import native
+
 _STEP = 1.3 / 8  # 8 bounds the largest eigenvalue of D D^T; a step of 1/8 takes a fifth more iterations
 _CHECK_EVERY = 20
+_KERNEL_CHECKS_EVERY = 10  # there a look at the residual costs no more than an iteration
 _MOST_ITERATIONS = 20_000
 _TOLERANCE = 1e-6
 
@@ -33,6 +36,9 @@ def tv_regions(s: Tensor, gamma: Tensor, mask: Tensor, width: int) -> tuple[Tens
     rows = s.numel() // n
     s, mask = s.reshape(rows, n).contiguous(), mask.reshape(rows, n).contiguous()
     gamma = gamma.reshape(rows, 1)
+    if native.usable(s, gamma):
+        _by_kernel(s, gamma.contiguous(), mask, width, labels, pull)
+        return labels, pull
     # On a CPU a chunk stays in the cache; elsewhere it only bounds the memory.
     chunk = max(1, (1 << 17 if s.device.type == "cpu" else 1 << 20) // n)
     for i in range(0, rows, chunk):
@@ -53,6 +59,16 @@ def _(info, in_dims, s, gamma, mask, width):  # type: ignore[no-untyped-def]
 
     batched = [leading(x, dim) for x, dim in zip((s, gamma, mask), in_dims, strict=False)]
     return tv_regions(*batched, width), (0, 0)
+
+
+def _by_kernel(s: Tensor, gamma: Tensor, mask: Tensor, width: int, labels: Tensor, pull: Tensor) -> None:
+    """What `_solve` finds, by the native kernel: one grid after another, all of it in the cache."""
+    rows, n = s.shape
+    error = torch.empty(rows, dtype=torch.float64)
+    given = s, gamma, mask, labels, pull, error, rows, n, width
+    how = _MOST_ITERATIONS, min(_KERNEL_CHECKS_EVERY, _CHECK_EVERY), _STEP, _TOLERANCE
+    if native.call(f"regard_regions_{native.suffix(s)}", *given, *how):
+        _warn(error[error > 0])
 
 
 def _solve(s: Tensor, gamma: Tensor, mask: Tensor, w: int) -> tuple[Tensor, Tensor]:

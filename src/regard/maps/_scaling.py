@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard import native
+
 BLOCK = 10  # iterations between two looks at the bound
 CHUNK = 1 << 17  # entries worked on at once in float64: they stay in the cache
 SPLIT = 16  # parts of a large matrix that meet their vectors one core each
@@ -72,6 +74,23 @@ def _parts(matrix: Tensor) -> tuple[Tensor | None, int]:
         return None, 0
     rows = matrix.shape[0] // SPLIT * SPLIT
     return matrix[:rows].view(SPLIT, -1, matrix.shape[1]), rows
+
+
+def scaled_rows(
+    matrix: Tensor, v: Tensor, a: Tensor, group: dist.ProcessGroup | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """M v, the u = a / (M v) that gives rows their masses, and u M where it comes with them: (..., B) twice, (..., K).
+
+    The native kernel reads a row once for both products. Over several processes the columns need all of them.
+    """
+    if group is not None or not matrix.is_contiguous() or not native.usable(matrix, v, a):
+        sums = times_columns(matrix, v)
+        return sums, quotient(a, sums), None
+    sums, u, columns = a.new_empty(a.shape), a.new_empty(a.shape), v.new_empty(v.shape)
+    sizes = matrix.shape[:-2].numel(), *matrix.shape[-2:]
+    given = matrix, v.contiguous(), a.contiguous()
+    native.call(f"regard_scale_{native.suffix(matrix)}", *given, sums, u, columns, *sizes)
+    return sums, u, columns
 
 
 def log_iteration(
@@ -163,10 +182,10 @@ class Scaling:
         f0, g0 = torch.zeros_like(f), torch.zeros_like(g) - self.top.unsqueeze(-1)
         matrix = (s - self.top[..., None, None]).mul_(1 / eps).exp_()
         ones, u, v = (b > 0).to(s.dtype), (a > 0).to(s.dtype), None
-        block, met = BLOCK, False
+        block, met, ahead = BLOCK, False, None
         while self.iterations < most and not met:
             n = min(block, most - self.iterations)
-            us, vs, safe, met = self._products(matrix, u, v, n, tol)
+            us, vs, safe, met, ahead = self._products(matrix, u, v, n, tol, ahead)
             for t in range(0 if self.keep else max(0, len(vs) - 1), len(vs)):
                 f, g = f0 + eps * us[t].double().log(), g0 + eps * vs[t].double().log()
                 self._record(f, g)
@@ -185,9 +204,10 @@ class Scaling:
                 met = tol is not None and bool((share_error(((before - g) / eps).exp() * b, b) <= tol).all())
             block = max(1, len(vs))
             f0, g0, matrix = f, g, kernel(s, g, a, eps)
-            u, v = (a > 0).to(s.dtype), ones
+            u, v, ahead = (a > 0).to(s.dtype), ones, None
         assert v is not None
-        residual = share_error(reduced(times_rows(u, matrix), self.group) * v, b)
+        columns = reduced(times_rows(u, matrix), self.group) if ahead is None else ahead
+        residual = share_error(columns * v, b)
         return matrix.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2)), f, g, residual
 
     def _record(self, f: Tensor, g: Tensor) -> None:
@@ -196,20 +216,25 @@ class Scaling:
             self.gs.append(g)
 
     def _products(
-        self, matrix: Tensor, u: Tensor, v: Tensor | None, most: int, tol: float | None
-    ) -> tuple[list[Tensor], list[Tensor], bool, bool]:
-        """Up to `most` iterations on one kernel: scalings of those that are safe, whether all were, and `tol` met."""
+        self, matrix: Tensor, u: Tensor, v: Tensor | None, most: int, tol: float | None, ahead: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor], bool, bool, Tensor | None]:
+        """Up to `most` iterations on one kernel: scalings of those that are safe, whether all were, and `tol` met.
+
+        `ahead` is u M where it is known already, and so is what is returned last.
+        """
         us, vs, columns, rows, met = [u], [], [], [], False
         for _ in range(most):
-            columns.append(reduced(times_rows(us[-1], matrix), self.group))
+            ahead = reduced(times_rows(us[-1], matrix), self.group) if ahead is None else ahead
+            columns.append(ahead)
             if tol is not None and v is not None:
                 met = bool((share_error(columns[-1] * v, self.b) <= tol).all())
                 if met:
                     break
             v = quotient(self.b, columns[-1])
             vs.append(v)
-            rows.append(times_columns(matrix, v))
-            us.append(quotient(self.a, rows[-1]))
+            sums, u, ahead = scaled_rows(matrix, v, self.a, self.group)
+            rows.append(sums)
+            us.append(u)
         bound = underflow_bound(torch.stack(us[: len(columns)]), torch.stack(columns), self.b)
         if rows:
             of_rows = underflow_bound(torch.stack(vs), torch.stack(rows), self.a)
@@ -219,4 +244,4 @@ class Scaling:
             bound = bound * dist.get_world_size(self.group)
         safe = int((bound <= torch.finfo(matrix.dtype).eps).cumprod(0).sum())
         done = min(safe, len(vs))
-        return us[1 : 1 + done], vs[:done], safe == len(bound), met and safe == len(bound)
+        return us[1 : 1 + done], vs[:done], safe == len(bound), met and safe == len(bound), ahead

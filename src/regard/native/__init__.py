@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 3
+VERSION = 5
 
 
 @functools.cache

@@ -1,0 +1,106 @@
+"""Sinkhorn's passes by the native kernel: against the plain path in float64, and the plans that come of them."""
+
+import math
+
+import pytest
+import torch
+from reference import transport as reference
+from torch.autograd import gradcheck
+
+import regard
+from regard import native
+from regard.maps import _scaling
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
+SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 33, 129]
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """A function that runs another without the kernels."""
+
+    def run(f, *arguments, **more):
+        with monkeypatch.context() as m:
+            m.setattr(native, "library", lambda: None)
+            return f(*arguments, **more)
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", SIZES)
+@pytest.mark.parametrize("rows", [*SIZES, 1000])
+def test_a_sweep_equals_two_products(rows, columns, dtype, plain):
+    torch.manual_seed(rows * columns)
+    matrix, v, a = torch.rand(rows, columns), torch.rand(columns), torch.rand(rows)
+    expected = plain(_scaling.scaled_rows, *(x.double() for x in (matrix, v, a)))
+    assert expected[2] is None
+    sums, u, ahead = _scaling.scaled_rows(matrix.to(dtype), v.to(dtype), a.to(dtype))
+    close = 2e-6 if dtype == torch.float32 else 1e-13
+    torch.testing.assert_close(sums.double(), expected[0], rtol=close, atol=0)
+    torch.testing.assert_close(u.double(), expected[1], rtol=close, atol=0)
+    torch.testing.assert_close(ahead.double(), expected[1] @ matrix.double(), rtol=close, atol=0)
+
+
+def test_rows_without_mass_and_columns_of_zeros(plain):
+    matrix = torch.rand(3, 40, 9)
+    matrix[0, 5], matrix[1, :, 3], matrix[2] = 0, 0, 1e-40
+    v, a = torch.rand(3, 9), torch.rand(3, 40)
+    a[0, 5] = a[1, 7] = 0
+    sums, u, ahead = _scaling.scaled_rows(matrix, v, a)
+    expected = plain(_scaling.scaled_rows, matrix, v, a)
+    torch.testing.assert_close(sums, expected[0], rtol=1e-5, atol=1e-44)
+    torch.testing.assert_close(u, expected[1])
+    torch.testing.assert_close(ahead, _scaling.times_rows(expected[1], matrix))
+    assert float(u[0, 5]) == float(u[1, 7]) == 0 == float(ahead[1, 3])
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (1, 1), (40, 70), (4, 6, 6), (2, 3, 50, 20), (700, 500)])
+@pytest.mark.parametrize("how", [{}, {"iterations": 25}, {"tol": 1e-5}, {"eps": 1e-3, "iterations": 12}])
+def test_plans_equal_the_plain_path(shape, how, plain):
+    torch.manual_seed(0)
+    s = torch.rand(shape)
+    ours, double = regard.sinkhorn(s, **how), plain(regard.sinkhorn, s.double(), **how)
+    theirs = plain(regard.sinkhorn, s, **how)
+    scale = float(double.plan.max())
+    if "tol" not in how:
+        torch.testing.assert_close(ours.plan.double() / scale, double.plan / scale, rtol=0, atol=2e-5)
+    assert abs(ours.iterations - theirs.iterations) <= 1
+    torch.testing.assert_close(ours.residual, theirs.residual, rtol=0.05, atol=1e-4)
+    torch.testing.assert_close(ours.plan.sum(-1), theirs.plan.sum(-1))
+
+
+def test_the_plan_is_that_of_the_definition():
+    s = torch.randn(13, 9, dtype=torch.float64)
+    found = regard.sinkhorn(s, 0.3, 7)
+    a, b = torch.full((13,), 1 / 13, dtype=torch.float64), torch.full((9,), 1 / 9, dtype=torch.float64)
+    expected = reference.log_plan(s, 0.3, 7, a, b)
+    torch.testing.assert_close(found.plan, expected, rtol=1e-10, atol=0)
+
+
+def test_masks_and_layouts(plain):
+    s = torch.rand(60, 80)
+    s[4, :], s[:, 9], s[2:20, 30] = -math.inf, -math.inf, -math.inf
+    expected = plain(regard.sinkhorn, s.double(), iterations=20).plan.float()
+    torch.testing.assert_close(regard.sinkhorn(s, iterations=20).plan, expected, rtol=1e-4, atol=1e-8)
+    turned = s.mT.contiguous().mT
+    assert _scaling.scaled_rows(turned.exp(), torch.rand(80), torch.rand(60))[2] is None
+    torch.testing.assert_close(regard.sinkhorn(turned, iterations=20).plan, expected, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("gradient", ["unrolled", "implicit"])
+def test_gradients(gradient):
+    s = torch.rand(6, 5, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x: regard.sinkhorn(x, 0.5, tol=1e-12, gradient=gradient).plan, (s,))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_change_nothing(threads):
+    matrix, v, a, before = torch.rand(900, 333), torch.rand(333), torch.rand(900), torch.get_num_threads()
+    expected = _scaling.scaled_rows(matrix, v, a)
+    try:
+        torch.set_num_threads(threads)
+        for mine, other in zip(_scaling.scaled_rows(matrix, v, a), expected, strict=True):
+            assert torch.equal(mine, other)
+    finally:
+        torch.set_num_threads(before)
