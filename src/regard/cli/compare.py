@@ -40,6 +40,7 @@ def compare(
         regard compare out/scenes --features out/features --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
     """
+    import time
     from dataclasses import replace
 
     from regard._problem import Problem
@@ -61,8 +62,12 @@ def compare(
     settings = small_training() if preset == "small" else TrainSettings()
     settings = replace(settings, epochs=epochs or settings.epochs)
 
+    began = time.monotonic()
+
     def progress(share: float) -> None:
-        typer.echo(f"\r{share:.0%} of the training", err=True, nl=False)
+        spent = time.monotonic() - began
+        left = f", about {spent * (1 - share) / share / 60:.0f} min left" if share > 0.01 else ""
+        typer.echo(f"\r{share:.0%} of the training{left}   ", err=True, nl=False)
 
     result = run(
         out,

@@ -63,8 +63,10 @@ def _draw_all(scenes: Scenes, folder: Path, workers: int) -> None:
 
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         parts = [range(first, scenes.count, workers) for first in range(workers)]
-        for done in [pool.submit(_draw, scenes, folder, part) for part in parts]:
-            done.result()
+        drawing = [pool.submit(_draw, scenes, folder, part) for part in parts]
+        _ = scenes.questions  # they are kept; thought of here while others draw
+        for part_done in drawing:
+            part_done.result()
 
 
 def _draw(scenes: Scenes, folder: Path, numbers: range) -> None:
