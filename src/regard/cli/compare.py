@@ -10,7 +10,6 @@ KINDS = [
     "discrete-softmax",
     "discrete-sparsemax",
     "continuous-softmax",
-    "continuous-sparsemax",
     "mixture-2",
 ]
 
