@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -74,6 +75,7 @@ def _bag(question: str) -> list[int]:
     return [_row(part) for part in (*words, *(f"{a} {b}" for a, b in pairwise(words)))] or [0]
 
 
+@lru_cache(1 << 16)
 def _row(text: str) -> int:
     number = 0
     for byte in text.encode():

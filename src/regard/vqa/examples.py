@@ -42,10 +42,10 @@ class Examples:
         self.records, self.kept, self.store = records, kept, store
         self.words = torch.stack([words.encode(record.question, length) for record in kept])
         self.size = len(answers)
-        targets = [answers.target(record) for record in kept]
-        self.target_rows = torch.cat([t.nonzero().flatten() for t in targets])
-        self.target_values = torch.cat([t[t > 0] for t in targets])
-        counts = torch.tensor([int((t > 0).sum()) for t in targets])
+        credits = [answers.credits(record) for record in kept]
+        self.target_rows = torch.tensor([number for each in credits for number in each], dtype=torch.int64)
+        self.target_values = torch.tensor([credit for each in credits for credit in each.values()])
+        counts = torch.tensor([len(each) for each in credits])
         self.starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
 
     def __len__(self) -> int:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from regard import _check
@@ -24,6 +25,7 @@ _FULL_STOP = re.compile(r"\.(?!\d)")
 _FULL_STOPS = 32  # the official code passes a flag where the number of replacements belongs
 
 
+@lru_cache(1 << 16)  # few answers are given many times
 def normalise(answer: str) -> str:
     """An answer as the official code writes it: punctuation, number words, articles and contractions.
 

@@ -124,16 +124,25 @@ class Answers:
     def __len__(self) -> int:
         return len(self.known)
 
-    def target(self, record: Record) -> Tensor:
-        """Soft targets, (len(self),): 0, 0.3, 0.6, 0.9 or 1, by how many of ten gave the answer.
+    def credits(self, record: Record) -> dict[int, float]:
+        """The numbers of known answers with 0.3, 0.6, 0.9 or 1, by how many of ten gave them; no others.
 
         Fewer answers than ten count as if the same shares had been given by ten.
+
+        >>> Answers(("yes", "no")).credits(Record(1, "a", "?", ("no",) * 8 + ("yes",) * 2))
+        {0: 0.6, 1: 1.0}
         """
-        target = torch.zeros(len(self))
         counts = Counter(normalise(answer) for answer in record.answers)
-        for answer, n in counts.items():
-            if answer in self.numbers:
-                target[self.numbers[answer]] = soft_target(round(10 * n / len(record.answers)))
+        found = {
+            self.numbers[a]: soft_target(round(10 * n / counts.total())) for a, n in counts.items() if a in self.numbers
+        }
+        return {number: found[number] for number in sorted(found) if found[number] > 0}
+
+    def target(self, record: Record) -> Tensor:
+        """The same as a vector with zeros elsewhere, (len(self),)."""
+        target = torch.zeros(len(self))
+        for number, credit in self.credits(record).items():
+            target[number] = credit
         return target
 
     @property
