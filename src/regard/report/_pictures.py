@@ -12,7 +12,7 @@ from regard import show
 from regard.report._entries import Entry, Predicted
 
 RESOLUTION = 90
-LONGEST = 34  # letters over a panel, before they run into those of the next
+LONGEST = 28  # letters over a panel, before they run into those of the next
 
 
 def looks(entry: Entry) -> bytes:
