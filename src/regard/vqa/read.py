@@ -161,7 +161,8 @@ def _pictures_in(place: Path, subtype: str) -> Iterator[Path]:
     """Pictures named for the subtype in `place` or in its folders."""
     for folder in (place, place / subtype, place / "images" / subtype, place / "images"):
         if folder.is_dir():
-            yield from (p for p in folder.glob(f"COCO_{subtype}_*") if p.suffix.lower() in _SUFFIXES)
+            # In the order of their names: what is learned from them is not to depend on the file system.
+            yield from sorted(p for p in folder.glob(f"COCO_{subtype}_*") if p.suffix.lower() in _SUFFIXES)
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
