@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from regard import native
+
 # One thread: tests are many small operations, and CI has two cores.
 torch.set_num_threads(1)
 
@@ -20,3 +22,15 @@ settings.load_profile("regard")
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_run() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """A function that runs another without the kernels."""
+
+    def run(f, *arguments, **more):
+        with monkeypatch.context() as m:
+            m.setattr(native, "library", lambda: None)
+            return f(*arguments, **more)
+
+    return run

@@ -23,18 +23,6 @@ SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 511, 512, 513, 4097]
 ALPHAS = [2.0, 1.5, 1.3, 1.05, 1.9]
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    """A function that runs another without the kernels."""
-
-    def run(f, *arguments):
-        with monkeypatch.context() as m:
-            m.setattr(native, "library", lambda: None)
-            return f(*arguments)
-
-    return run
-
-
 def rows(kind, n):
     torch.manual_seed(n)
     x = torch.randn(6, n)

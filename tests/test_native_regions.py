@@ -19,18 +19,6 @@ GRIDS = [(1, 1), (1, 2), (2, 1), (1, 7), (7, 1), (2, 4), (3, 3), (3, 5), (4, 4),
 KINDS = ["unit", "wide", "narrow", "far", "equal", "denormal", "ties", "masked", "empty"]
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    """A function that runs another without the kernels."""
-
-    def run(f, *arguments):
-        with monkeypatch.context() as m:
-            m.setattr(native, "library", lambda: None)
-            return f(*arguments)
-
-    return run
-
-
 def scores(kind, size):
     torch.manual_seed(size[0] * 100 + size[1])
     s = torch.randn(6, *size, dtype=torch.float64)

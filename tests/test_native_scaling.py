@@ -15,18 +15,6 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compile
 SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 33, 129]
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    """A function that runs another without the kernels."""
-
-    def run(f, *arguments, **more):
-        with monkeypatch.context() as m:
-            m.setattr(native, "library", lambda: None)
-            return f(*arguments, **more)
-
-    return run
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("columns", SIZES)
 @pytest.mark.parametrize("rows", [*SIZES, 1000])

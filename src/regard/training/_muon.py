@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regard import _check
+from regard.training._optim import loss_of
 
 # An odd polynomial whose fivefold iterate takes (0, 1] to about 0.7 to 1.2 (Jordan and others, 2024).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -66,10 +67,7 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             moving = [parameter for parameter in group["params"] if parameter.grad is not None]
             if group["parts"]:

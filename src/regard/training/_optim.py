@@ -45,6 +45,14 @@ def cosine(steps: int, warmup: int = 0, start: float = 0.0, end: float = 0.0) ->
     return factor
 
 
+def loss_of(closure: Callable[[], float] | None) -> float | None:
+    """What the closure of a step gives, with gradients; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class LARS(Optimizer):
     """Momentum SGD whose step in each weight is in proportion to the weight's norm (You, Gitman, Ginsburg 2017).
 
@@ -74,10 +82,7 @@ class LARS(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -68,7 +68,6 @@ def small_training(**changes: Any) -> TrainSettings:
     """
     model = changes.pop("model", None) or small()
     short: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
-    # Muon needs about half the steps of Adam here: every direction of a matrix learns at the same pace.
     return TrainSettings(**(short | {"optimizer": "muon", "grouped": True} | changes))
 
 
