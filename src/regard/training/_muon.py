@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -68,46 +68,52 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step."""
         loss = loss_of(closure)
+        alike: dict[tuple[int, int, float], list[tuple[Tensor, Tensor]]] = {}
         for group in self.param_groups:
             moving = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if group["parts"]:
-                self._turn(moving, group)
-            else:
+            if moving and group["parts"]:
+                for w, step in self._matrices(moving, group):
+                    alike.setdefault((*w.shape, group["lr"]), []).append((w, step))
+            elif moving:
                 self._adam(moving, group)
+        # Matrices of one shape, from all groups, are made orthogonal together.
+        for (_, longer, lr), pairs in alike.items():
+            steps = orthogonal(torch.stack([step for _, step in pairs]))
+            torch._foreach_sub_([w for w, _ in pairs], list(steps.unbind()), alpha=0.2 * longer**0.5 * lr)
         return loss
 
-    def _turn(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Orthogonal steps; matrices of one shape are made orthogonal together."""
-        alike: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
-        for parameter in parameters:
-            memory = self._remember(parameter, "momentum")
-            assert parameter.grad is not None
-            memory.lerp_(parameter.grad, 1 - group["momentum"])
-            ahead = parameter.grad.lerp(memory, group["momentum"])
-            for w, step in zip(*(x.flatten(1).chunk(group["parts"]) for x in (parameter, ahead)), strict=True):
-                alike.setdefault((w.shape[0], w.shape[1]), []).append((w, step))
-        for shape, pairs in alike.items():
-            steps = orthogonal(torch.stack([step for _, step in pairs]))
-            for (w, _), step in zip(pairs, steps, strict=True):
-                w.sub_(step, alpha=0.2 * max(shape) ** 0.5 * group["lr"])
+    def _matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The matrices of parameters, at least as wide as high, each with its momentum, a step ahead."""
+        gradients = _gradients(parameters)
+        memories = self._remember(parameters, "momentum")
+        torch._foreach_lerp_(memories, gradients, 1 - group["momentum"])
+        for pair in zip(parameters, torch._foreach_lerp(gradients, memories, group["momentum"]), strict=True):
+            for w, ahead in zip(*(x.flatten(1).chunk(group["parts"]) for x in pair), strict=True):
+                yield (w, ahead) if w.shape[0] <= w.shape[1] else (w.mT, ahead.mT)
 
     def _adam(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         first, second = group["betas"]
-        for parameter in parameters:
-            mean, square = self._remember(parameter, "mean"), self._remember(parameter, "square")
-            count = self.state[parameter]["count"] = self.state[parameter].get("count", 0) + 1
-            assert parameter.grad is not None
-            mean.lerp_(parameter.grad, 1 - first)
-            square.mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
-            scale = (square / (1 - second**count)).sqrt_().add_(group["eps"])
-            parameter.addcdiv_(mean, scale, value=-group["lr"] / (1 - first**count))
+        gradients = _gradients(parameters)
+        means, squares = (self._remember(parameters, name) for name in ("mean", "square"))
+        counts = [self.state[parameter].get("count", 0) + 1 for parameter in parameters]
+        for parameter, count in zip(parameters, counts, strict=True):
+            self.state[parameter]["count"] = count
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
+        scales = torch._foreach_sqrt(torch._foreach_div(squares, [1 - second**count for count in counts]))
+        torch._foreach_add_(scales, group["eps"])
+        torch._foreach_addcdiv_(parameters, means, scales, [-group["lr"] / (1 - first**count) for count in counts])
 
-    def _remember(self, parameter: Tensor, name: str) -> Tensor:
-        state = self.state[parameter]
-        if name not in state:
-            state[name] = torch.zeros_like(parameter)
-        memory: Tensor = state[name]
-        return memory
+    def _remember(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+        for parameter in parameters:
+            if name not in self.state[parameter]:
+                self.state[parameter][name] = torch.zeros_like(parameter)
+        return [self.state[parameter][name] for parameter in parameters]
+
+
+def _gradients(parameters: list[Tensor]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def orthogonal(x: Tensor) -> Tensor:
@@ -120,8 +126,19 @@ def orthogonal(x: Tensor) -> Tensor:
     y = x if wide else x.mT
     y = y / y.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30)
     a, b, c = _QUINTIC
-    for _ in range(_ROUNDS):
+    if y.shape[-1] < 2 * y.shape[-2]:
+        for _ in range(_ROUNDS):
+            gram = y @ y.mT
+            y = a * y + (b * gram + c * gram @ gram) @ y
+    else:
+        # The rounds are polynomials of one symmetric matrix, which commute: they can be taken on the short side alone.
         gram = y @ y.mT
-        y = a * y + (b * gram + c * gram @ gram) @ y
+        one = torch.eye(y.shape[-2], dtype=y.dtype, device=y.device)
+        turn = whole = a * one + b * gram + c * gram @ gram
+        for _ in range(_ROUNDS - 1):
+            gram = turn @ gram @ turn
+            turn = a * one + b * gram + c * gram @ gram
+            whole = turn @ whole
+        y = whole @ y
     out: Tensor = y if wide else y.mT
     return out
