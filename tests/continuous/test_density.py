@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from reference.continuous import ball_expectation, gaussian_expectation, paraboloid_pdf
 
 from regard import continuous as C
+from regard.continuous import _small
 
 ALPHAS = [1, 2, 1.5, 4 / 3]
 MEAN = torch.tensor([0.3, -0.2], dtype=torch.float64)
@@ -224,3 +225,13 @@ def test_errors():
         C.Gaussian([0.0, 0.0], torch.eye(2))
     with pytest.raises(ValueError, match="support: got 3 dimensions"):
         _ = C.Gaussian(torch.zeros(3), torch.eye(3)).support
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5])
+def test_quadratic_forms(d):
+    x, half = torch.randn(7, 1, 4, d, dtype=torch.float64), torch.randn(3, 4, d, d, dtype=torch.float64)
+    matrix = half @ half.mT
+    expected = torch.einsum(
+        "...i,...ij,...j->...", x.expand(7, 3, 4, d), matrix.expand(7, 3, 4, d, d), x.expand(7, 3, 4, d)
+    )
+    torch.testing.assert_close(_small.quadratic(x, matrix), expected)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard._problem import Problem
 from regard.scenes import Scenes, write_scenes
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.compare import compare
+from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.mcan import small
 from regard.vqa.read import read_questions
 from regard.vqa.tables import cell, interval, table
@@ -64,6 +67,26 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
     again = compare(*arguments, seeds=2, prices=(0.1,))
     assert again.accuracy == result.accuracy
     assert json.loads((tmp_path / "results.json").read_text())["accuracy"].keys() == result.accuracy.keys()
+
+
+def _keeps(job):
+    return os.environ.get("MALLOC_TRIM_THRESHOLD_"), torch.get_num_threads()
+
+
+def test_finished_jobs_are_only_judged(tmp_path, monkeypatch):
+    (tmp_path / "done").write_text("1.0\n")
+    job = Job(tmp_path, tmp_path / "nothing", tmp_path / "nothing", small_training())
+    before = dict(os.environ)
+    assert run_jobs([job, job], _keeps) == [(str(2**33), 1)] * 2
+    assert dict(os.environ) == before
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")  # who sets it knows why
+    assert run_jobs([job], _keeps) == [("1000000", 1)]
+
+
+def test_a_failing_job_is_told(tmp_path):
+    job = Job(tmp_path, tmp_path / "nothing", tmp_path / "nothing", small_training())
+    with pytest.raises(Problem, match="nothing"):
+        run_jobs([job, job], _keeps)
 
 
 def test_from_the_command_line(place, tmp_path):

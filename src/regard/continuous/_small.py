@@ -81,3 +81,18 @@ def congruence(middle: Tensor, matrix: Tensor) -> Tensor:
     """matrix' middle matrix, for middle (..., N, d, d) and matrix (..., N or 1, d, d), by a Kronecker square."""
     square = (matrix[..., :, None, :, None] * matrix[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
     return matrices(transform(middle.flatten(-2), square))
+
+
+def quadratic(x: Tensor, matrix: Tensor) -> Tensor:
+    """x' M x for vectors (..., d) and symmetric matrices (..., d, d) that broadcast: (...)."""
+    d = x.shape[-1]
+    if d > 3:
+        return ((x.unsqueeze(-2) @ matrix).squeeze(-2) * x).sum(-1)
+    # Many products of tiny matrices are slow; a few of long rows of numbers are not.
+    each = x.unbind(-1)
+    total = each[0].square() * matrix[..., 0, 0]
+    for i in range(1, d):
+        total = total + each[i].square() * matrix[..., i, i]
+        for j in range(i):
+            total = total + 2 * each[i] * each[j] * matrix[..., i, j]
+    return total

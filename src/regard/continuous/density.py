@@ -135,8 +135,7 @@ class Elliptical(Density):
     def _distance(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """The squared Mahalanobis distance of `value`, and log det covariance."""
         inverse, logdet = _small.inverse_and_logdet(self.covariance)
-        offset = value - self.mean
-        return ((offset.unsqueeze(-2) @ inverse).squeeze(-2) * offset).sum(-1), logdet
+        return _small.quadratic(value - self.mean, inverse), logdet
 
     def _fits(self, basis: Basis) -> None:
         if basis.dimensions != self.mean.shape[-1]:

@@ -6,12 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from regard._files import replacing
 from regard.vqa.baseline import majority, question_only
-from regard.vqa.evaluate import Evaluation, evaluate
+from regard.vqa.evaluate import Summary, evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
 from regard.vqa.jobs import Job, run_jobs
@@ -37,7 +38,7 @@ class Comparison:
     )
     order: dict[str, list[str]] = field(default_factory=dict)  # column names: answer types, question types
 
-    def add(self, name: str, found: Evaluation, unseen: Evaluation | None = None) -> None:
+    def add(self, name: str, found: Summary, unseen: Summary | None = None) -> None:
         """One more seed of the row `name`."""
         row = self.accuracy[name]
         row["overall"].append(found.accuracy.overall)
@@ -48,7 +49,7 @@ class Comparison:
         self.order["questions"] = list(found.accuracy.by_question_type)
         if unseen is not None:
             row["unseen pairs"].append(unseen.accuracy.overall)
-        for stratum, means in found.quality_means().items():
+        for stratum, means in found.quality.items():
             for measure, value in means.items():
                 self.quality[name][stratum][measure].append(value)
         for k in range(1, 1 + max(found.components, default=0)):
@@ -120,28 +121,34 @@ def compare(
         for seed in range(seeds)
         for kind in kinds
     ]
-    run_jobs(jobs, workers, progress)
-    store = FeatureStore.open(features)
     result = Comparison()
-    for job in jobs:
-        run = load_run(job.out)
-        kind = job.settings.model.attention
-
-        def examples(split: str, run: Any = run) -> Examples:
-            return Examples(read_questions(data, split), store, run.words, run.answers, settings.model.tokens)
-
-        known, held = examples(test), examples(unseen) if unseen else None
-        new = evaluate(run.model, held, run.answers) if held else None
-        result.add(kind, evaluate(run.model, known, run.answers), new)
-        if kind == "continuous-softmax":
-            for price in prices:
-                name = f"mixture-selected-{price:g}"
-                found = evaluate(run.model, known, run.answers, name)
-                result.add(f"test-MCA, lambda {price:g}", found)
+    for rows in run_jobs(jobs, partial(_judge, test=test, unseen=unseen, prices=tuple(prices)), workers, progress):
+        for name, found, new in rows:
+            result.add(name, found, new)
     baselines(result, data, test)
     with replacing(out / "results.json") as beside:
         beside.write_text(json.dumps(result.to_json(), indent=1))
     return result
+
+
+def _judge(
+    job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...]
+) -> list[tuple[str, Summary, Summary | None]]:
+    """The rows of a trained job: itself and, if it is continuous, with components chosen at test time."""
+    run, store = load_run(job.out), FeatureStore.open(job.features)
+
+    def examples(split: str) -> Examples:
+        length = run.model.settings.tokens
+        return Examples(read_questions(job.data, split), store, run.words, run.answers, length)
+
+    known = examples(test)
+    new = evaluate(run.model, examples(unseen), run.answers).summary() if unseen else None
+    kind = run.model.attention
+    rows = [(kind, evaluate(run.model, known, run.answers).summary(), new)]
+    for price in prices if kind == "continuous-softmax" else ():
+        found = evaluate(run.model, known, run.answers, f"mixture-selected-{price:g}")
+        rows.append((f"test-MCA, lambda {price:g}", found.summary(), None))
+    return rows
 
 
 def baselines(result: Comparison, data: Path, test: str = "test") -> None:

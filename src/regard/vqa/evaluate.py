@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,14 @@ from regard.vqa.mcan import MCAN
 from regard.vqa.metric import Accuracy, evaluate_answers
 from regard.vqa.quality import Quality, attention_map, concatenate, measure, mixture_modes
 from regard.vqa.records import Answers
+
+
+class Summary(NamedTuple):
+    """An evaluation in a few numbers: accuracy, mean quality by stratum and measure, shares of components."""
+
+    accuracy: Accuracy
+    quality: dict[str, dict[str, float]]
+    components: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,10 @@ class Evaluation:
             strata[name] = (self.regions > 0) & torch.tensor([t == name for t in self.types])
         return {name: self.quality.mean(chosen) for name, chosen in strata.items() if bool(chosen.any())}
 
+    def summary(self) -> Summary:
+        """Without what is known of each example."""
+        return Summary(self.accuracy, self.quality_means(), self.components)
+
 
 @torch.no_grad()
 def evaluate(
@@ -57,8 +70,8 @@ def evaluate(
     try:
         for start in range(0, len(examples), batch):
             indices = list(range(start, min(start + batch, len(examples))))
-            given = examples.batch(indices)
-            scores, looked = model(given["features"].to(device), given["words"].to(device))
+            given = examples.shared(indices)
+            scores, looked = model(*(given[name].to(device) for name in ("features", "words", "rows")))
             for i, best in zip(indices, scores.argmax(-1).tolist(), strict=True):
                 predictions[examples.kept[i].id] = answers.known[best]
             counts = mixture_modes(looked.density)

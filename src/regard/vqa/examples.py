@@ -55,6 +55,13 @@ class Examples:
         """Features (B, h, w, D), or pictures (B, 3, H, W) of a `PixelStore`; words (B, T), targets (B, A)."""
         return self.texts(indices) | {"features": self.store[[self.kept[i].picture for i in indices]]}
 
+    def shared(self, indices: list[int]) -> dict[str, Any]:
+        """As `batch` with one row of features for each picture, and the `rows` (B,) that the questions are about."""
+        names = [self.kept[i].picture for i in indices]
+        place = {name: row for row, name in enumerate(dict.fromkeys(names))}
+        rows = torch.tensor([place[name] for name in names])
+        return self.texts(indices) | {"features": self.store[list(place)], "rows": rows}
+
     def texts(self, indices: list[int]) -> dict[str, Any]:
         """Words (B, T) and targets (B, A)."""
         targets = torch.zeros(len(indices), self.size)
@@ -70,11 +77,9 @@ class Examples:
 
     def regions(self, indices: list[int]) -> Tensor:
         """For each pixel whether the answer rests on it, (B, H, W); all False where there is no region."""
-        masks = []
-        for i in indices:
-            record = self.kept[i]
-            objects = _objects(self.records.objects[record.picture])
-            masks.append(numpy.isin(objects, record.regions or ()))
+        records = [self.kept[i] for i in indices]
+        objects = {name: _objects(self.records.objects[name]) for name in {record.picture for record in records}}
+        masks = [numpy.isin(objects[record.picture], record.regions or ()) for record in records]
         return torch.from_numpy(numpy.stack(masks))
 
 
@@ -94,11 +99,8 @@ class Grouped:
         return len(self.names)
 
     def batch(self, indices: list[int], epoch: int = 0) -> dict[str, Any]:
-        """As `Examples.batch` with one row of features a picture, and the `rows` that the questions are about."""
-        asked = [self.groups[self.names[i]] for i in indices]
-        given = self.examples.texts([i for group in asked for i in group])
-        rows = torch.tensor([row for row, group in enumerate(asked) for _ in group])
-        return given | {"features": self.examples.store[[self.names[i] for i in indices]], "rows": rows}
+        """All questions about these pictures, as `Examples.shared`."""
+        return self.examples.shared([i for number in indices for i in self.groups[self.names[number]]])
 
 
 def _objects(path: Path) -> Any:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import multiprocessing
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from regard.training import latest
 from regard.vqa.train import TrainSettings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,53 +27,55 @@ class Job:
     features: Path
     settings: TrainSettings
     split: str = "train"
-    limit: int | None = None  # train on the first so many questions only
 
 
-def run_jobs(jobs: list[Job], workers: int = 2, progress: Callable[[float], None] | None = None) -> list[int]:
-    """Train all, `workers` at a time, and return the steps of each; finished ones are not trained again.
+def run_jobs(
+    jobs: list[Job], then: Callable[[Job], T], workers: int = 2, progress: Callable[[float], None] | None = None
+) -> list[T]:
+    """Train all, `workers` at a time, and return what `then` finds of each, in the process that has trained it.
 
-    `progress` is called about once a second with the share that is done.
+    Finished jobs are not trained again. `progress` is called about once a second with the share that is trained.
     """
-    waiting = [job for job in jobs if not _done(job)]
-    if waiting:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context) as pool:
-            running = [pool.submit(_run, job) for job in waiting]
-            while not all(future.done() for future in running):
-                if progress:
-                    progress(sum(_share(job) for job in waiting) / len(waiting))
-                if failed := next((f for f in running if f.done() and f.exception()), None):
-                    for future in running:
-                        future.cancel()
-                    failed.result()
-                time.sleep(0.5)
-            for future in running:
-                future.result()
-    found = [latest(job.out) for job in jobs]
-    return [checkpoint.step if checkpoint else 0 for checkpoint in found]
+    context = multiprocessing.get_context("spawn")
+    with _roomy(), ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
+        running = [pool.submit(_run, job, then) for job in jobs]
+        while not all(future.done() for future in running):
+            if progress:
+                progress(sum(_share(job) for job in jobs) / len(jobs))
+            if failed := next((f for f in running if f.done() and f.exception()), None):
+                for future in running:
+                    future.cancel()
+                failed.result()
+            time.sleep(0.5)
+        return [future.result() for future in running]
 
 
-def read_job(job: Job) -> tuple[Any, Any]:
-    """The records and the store of a job."""
-    from regard.vqa.features import FeatureStore
-    from regard.vqa.read import read_questions
+@contextmanager
+def _roomy() -> Iterator[None]:
+    """Processes that start in here keep memory that was freed: to ask for it anew takes a tenth of a small step."""
+    wanted = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
-    records = read_questions(job.data, job.split)
-    if job.limit is not None:
-        records.records = records.records[: job.limit]
-    return records, FeatureStore.open(job.features)
 
-
-def _run(job: Job) -> None:
+def _run(job: Job, then: Callable[[Job], T]) -> T:
     import torch
 
+    from regard.vqa.features import FeatureStore
+    from regard.vqa.read import read_questions
     from regard.vqa.train import train
 
     torch.set_num_threads(1)
-    records, store = read_job(job)
-    trained = train(job.out, records, store, job.settings, progress=False, log_every=10)
-    (job.out / "done").write_text(f"{trained.fitted.seconds:.1f}\n")
+    if not _done(job):
+        records, store = read_questions(job.data, job.split), FeatureStore.open(job.features)
+        trained = train(job.out, records, store, job.settings, progress=False, log_every=10)
+        (job.out / "done").write_text(f"{trained.fitted.seconds:.1f}\n")
+    return then(job)
 
 
 def _done(job: Job) -> bool:

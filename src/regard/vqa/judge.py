@@ -52,7 +52,7 @@ def judge(
 def _tables(found: dict[str, Evaluation]) -> str:
     result = Comparison()
     for kind, evaluation in found.items():
-        result.add(kind, evaluation)
+        result.add(kind, evaluation.summary())
     return result.tables()
 
 

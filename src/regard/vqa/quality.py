@@ -112,7 +112,7 @@ def measure(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> Quality:
         rank=told(_spearman(grids.flatten(1), shares.flatten(1))),
         entropy=torch.special.entr(p).sum(-1) / math.log(2) - math.log2(pixels),
         support=(flat > 0).double().mean(-1),
-        focus=_focus(p),
+        focus=_focus(maps.flatten(1)),
         modes=count_modes(grids),
         area=told(inside.double().mean(-1)),
     )
@@ -175,6 +175,7 @@ def _ranks(x: Tensor) -> Tensor:
     return (low + high - 1).double() / 2
 
 
-def _focus(p: Tensor) -> Tensor:
-    mass = p.sort(-1, descending=True).values.cumsum(-1)
-    return ((mass < 0.9 - 1e-12).sum(-1) + 1).clamp_max(p.shape[-1]).double() / p.shape[-1]
+def _focus(flat: Tensor) -> Tensor:
+    mass = flat.sort(-1, descending=True).values.double().cumsum(-1)
+    enough = (0.9 - 1e-12) * mass[:, -1:]
+    return ((mass < enough).sum(-1) + 1).clamp_max(flat.shape[-1]).double() / flat.shape[-1]
