@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import torch
 
@@ -24,7 +25,12 @@ PICTURES = (200, 20_000)
 
 def main() -> None:
     """Step time, then memory."""
-    report("vqa", [*memory(), *steps()])
+
+    def rows() -> Iterator[Row]:
+        yield from memory()
+        yield from steps()
+
+    report("vqa", rows())
 
 
 def steps() -> list[Row]:

@@ -29,7 +29,7 @@ from regard.vqa.grids import grids, stamp
 from regard.vqa.records import Skipped
 
 WAITING, MADE, BROKEN = 0, 1, 2
-_RELEASE = 512  # rows that are read before their pages are given back
+_RELEASE = 64  # rows that are read before their pages are given back; the system maps pages around each as well
 
 
 @dataclass(frozen=True)
