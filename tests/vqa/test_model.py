@@ -90,7 +90,7 @@ def test_other_maps_and_affinities_inside():
 
 def test_standardised_features():
     model = tiny(whiten=False)
-    sample = torch.randn(50, 4, 4, 12) * torch.arange(1, 13) + 5
+    sample = torch.randn(300, 4, 4, 12) * torch.arange(1, 13) + 5
     model.standardise(sample)
     scaled = (sample - model.feature_mean) * model.feature_scale
     assert torch.allclose(scaled.flatten(0, 2).std(0), torch.ones(12), atol=1e-3)
@@ -99,7 +99,7 @@ def test_standardised_features():
 def test_white_features():
     model = tiny(whiten=True)
     # Channels that are nearly the same, and one that never changes.
-    sample = torch.randn(80, 4, 4, 12) + 3 * torch.randn(80, 4, 4, 1)
+    sample = torch.randn(300, 4, 4, 12) + 3 * torch.randn(300, 4, 4, 1)
     sample[..., 5] = 1.0
     model.standardise(sample)
     white = ((sample - model.feature_mean) @ model.feature_scale).flatten(0, 2)
@@ -115,6 +115,47 @@ def test_a_cell_sees_its_neighbours_and_no_further():
     model.cell(features)[0, 0].sum().backward()  # the corner of a grid of 4 x 4
     seen = features.grad[0].abs().sum(-1) > 0
     assert seen.nonzero().flatten().tolist() == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize("guided_first", [False, True])
+@pytest.mark.parametrize(("before", "layers"), [(0, 1), (2, 1), (1, 2)])
+def test_questions_about_one_picture_together(before, layers, guided_first):
+    features, words = torch.randn(2, 4, 4, 12), torch.randint(1, 20, (3, 5))
+    rows = torch.tensor([1, 0, 1])
+    model = tiny(before=before, layers=layers, guided_first=guided_first).eval()
+    assert (len(model.before), len(model.decoder)) == (before, layers)
+    together = model(features, words, rows).scores
+    apart = torch.cat([model(features[r : r + 1], words[i : i + 1]).scores for i, r in enumerate(rows.tolist())])
+    assert torch.allclose(together, apart, atol=1e-5)
+
+
+def test_what_is_guided_first_reaches_other_cells():
+    """With one layer, a cell hears of what the question says about another one only if guidance comes first."""
+    for guided_first in (False, True):
+        model = tiny(before=0, guided_first=guided_first, neighbours=False).eval()
+        with torch.no_grad():
+            model.decoder[0].multihead_attn.out_proj.weight.zero_()
+        seen = []
+        model.flat_picture.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given[0]))
+        hear = model.decoder[0].multihead_attn
+        nudge = torch.zeros(1, 16, 16)
+
+        def add(module, given, output, nudge=nudge):
+            return output[0] + nudge, *output[1:]
+
+        hear.register_forward_hook(add)
+        features, words = torch.randn(1, 4, 4, 12), torch.randint(1, 20, (1, 5))
+        model(features, words)
+        nudge[0, 3] = torch.randn(16)  # the question marks the fourth cell
+        model(features, words)
+        changed = (seen[0] != seen[1]).any(-1)[0]
+        assert changed.sum() == (16 if guided_first else 1)
+
+
+def test_one_cell_for_statistics():
+    model = tiny(whiten=False)
+    model.standardise(torch.ones(1, 1, 1, 12))
+    assert model.feature_scale.isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["softmax", "mixture-0", "mixture-x", "discrete-mean", "continuous", ""])

@@ -25,7 +25,7 @@ def compare(
     out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
     attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),
     seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
-    epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
+    epochs: int = typer.Option(2, min=1, help="Passes over the data: more for less of it."),
     preset: str = typer.Option("small", help="small or thesis."),
     test: str = typer.Option("test", help="The split to report on."),
     unseen: str | None = typer.Option("pairs", help="A split for the last column, if it is there."),
@@ -58,8 +58,7 @@ def compare(
             read_questions(data, unseen)
         except Problem:
             unseen = None
-    settings = small_training() if preset == "small" else TrainSettings()
-    settings = replace(settings, epochs=epochs or settings.epochs)
+    settings = replace(small_training() if preset == "small" else TrainSettings(), epochs=epochs)
 
     began = time.monotonic()
 

@@ -133,7 +133,7 @@ class TransformerDecoderLayer(_Layer):
     ) -> Tensor:
         """Output like `tgt` (B, L, d_model); `memory` is (B, Lk, d_model)."""
         x = self.within(tgt, tgt_mask, tgt_key_padding_mask, tgt_is_causal)
-        return self.onward(x, memory, memory_mask, memory_key_padding_mask, memory_is_causal)
+        return self.feed(self.across(x, memory, memory_mask, memory_key_padding_mask, memory_is_causal))
 
     def within(
         self, tgt: Tensor, mask: Tensor | None = None, key_padding_mask: Tensor | None = None, is_causal: bool = False
@@ -142,7 +142,7 @@ class TransformerDecoderLayer(_Layer):
         masks: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": key_padding_mask}
         return self._residual(tgt, 1, _attending(self.self_attn, None, is_causal=is_causal, **masks))
 
-    def onward(
+    def across(
         self,
         x: Tensor,
         memory: Tensor,
@@ -150,10 +150,13 @@ class TransformerDecoderLayer(_Layer):
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """The other parts: attention to the memory and feed-forward."""
+        """The second part: attention to the memory. Who puts the parts together may take it first."""
         masks: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": key_padding_mask}
-        guided = _attending(self.multihead_attn, memory, is_causal=is_causal, **masks)
-        return self._residual(self._residual(x, 2, guided), 3, self._feed_forward)
+        return self._residual(x, 2, _attending(self.multihead_attn, memory, is_causal=is_causal, **masks))
+
+    def feed(self, x: Tensor) -> Tensor:
+        """The last part: feed-forward."""
+        return self._residual(x, 3, self._feed_forward)
 
 
 def _attending(layer: MultiheadAttention, memory: Tensor | None, **masks: Any) -> Callable[[Tensor], Tensor]:

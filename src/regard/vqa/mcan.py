@@ -22,6 +22,7 @@ from regard.vqa.output import BasisName, Looked, OutputAttention, check_attentio
 from regard.wasserstein.affinities import GaussianW2
 
 FREQUENCIES = 4
+_PART = 4096  # rows that are worked on at a time in double precision
 MAPS: dict[str, Map] = {"softmax": softmax, "sparsemax": sparsemax, "entmax": partial(entmax, alpha=1.5)}
 AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
 
@@ -35,6 +36,8 @@ class ModelSettings:
     width: int = 512
     heads: int = 8
     layers: int = 6
+    before: int = 0  # layers of self-attention on the picture alone, before the guided ones; the original has none
+    guided_first: bool = False  # a layer's guided attention comes before its self-attention; in the original after it
     feed_forward: int = 2048
     flat: int = 512  # width of the network that scores words and cells
     fused: int = 1024
@@ -65,7 +68,10 @@ def small(**changes: Any) -> ModelSettings:
     >>> small(attention="mixture-2").layers
     1
     """
-    sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 4, "layers": 1, "feed_forward": 128, "flat": 64}
+    sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 4, "feed_forward": 128, "flat": 64}
+    # A layer on the picture alone is worked out once for all questions about it. Then the question marks cells before
+    # they attend to one another: with one layer, relations are hardly found in the other order.
+    sizes |= {"before": 1, "layers": 1, "guided_first": True}
     # Without dropout on the weights attention is one fused call; norms before each part learn in fewer steps, and so do
     # white features: of correlated channels the weak ones, which tell shapes apart, are found last.
     quick: dict[str, Any] = {"fused": 128, "dropout": 0.0, "norm_first": True, "neighbours": True, "whiten": True}
@@ -85,8 +91,10 @@ class MCAN(nn.Module):
     Text: word vectors, an LSTM, layers of self-attention. Picture: a linear layer on each cell (or, if
     `settings.neighbours`, a 3 x 3 convolution, ReLU and a linear layer; with the cell's coordinates, if
     `settings.coordinates`), layers of self-attention, attention guided by the last layer of the text, and feed-forward.
-    The words are pooled by discrete attention, the cells by the output attention; the sum goes through a norm and a
-    linear layer. `loss` is the binary cross-entropy, summed over answers and examples.
+    `settings.before` counts layers without guidance that come first; with `settings.guided_first` self-attention
+    follows the guided attention: what the question marks in one cell can reach the others in the same layer. The words
+    are pooled by discrete attention, the cells by the output attention; the sum goes through a norm and a linear layer.
+    `loss` is the binary cross-entropy, summed over answers and examples.
 
     `feature_mean` and `feature_scale` standardise the features, channel by channel, or, if `settings.whiten`, all
     channels at once; `standardise` sets them.
@@ -125,9 +133,11 @@ class MCAN(nn.Module):
             "affinity": AFFINITIES[s.affinity],
             "map": MAPS[s.map],
         }
-        self.encoder = nn.ModuleList(
-            TransformerEncoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(s.layers)
-        )
+
+        def alone(layers: int) -> nn.ModuleList:
+            return nn.ModuleList(TransformerEncoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(layers))
+
+        self.encoder, self.before = alone(s.layers), alone(s.before)
         self.decoder = nn.ModuleList(
             TransformerDecoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(s.layers)
         )
@@ -150,12 +160,19 @@ class MCAN(nn.Module):
         x = x - self.feature_mean
         x = x @ self.feature_scale if self.settings.whiten else x * self.feature_scale
         x = self.cell(x) if self.here is None else self.cell(x) + self.here(self.place.to(x))
+        for encode in self.before:
+            x = encode(x)
         y, absent = self._read(words)
         for i, layer in enumerate(self.decoder):
             decode = cast(TransformerDecoderLayer, layer)
-            x = decode.within(x)  # the first time it knows nothing of a question: once for each picture
+            # What knows nothing of a question yet is worked out once for each picture.
+            if not self.settings.guided_first:
+                x = decode.within(x)
             x = x[rows] if rows is not None and i == 0 else x
-            x = decode.onward(x, y, key_padding_mask=absent)
+            x = decode.across(x, y, key_padding_mask=absent)
+            if self.settings.guided_first:
+                x = decode.within(x)
+            x = decode.feed(x)
         looked: Looked = self.flat_picture(x)
         told = self.flat_text(y, ~absent).context
         return Answered(self.head(self.norm(told + looked.context)), looked)
@@ -180,10 +197,16 @@ class MCAN(nn.Module):
 
     def standardise(self, sample: Tensor) -> None:
         """Set the mean and scale of the features from a sample of them, (..., D)."""
-        rows = sample.flatten(0, -2).double()
-        scale = 1 / rows.std(0).clamp_min(1e-3)
-        self.feature_mean.copy_(rows.mean(0))
-        self.feature_scale.copy_(_whitening(rows, scale) if self.settings.whiten else scale)
+        rows = sample.flatten(0, -2)
+        mean = sum(part.double().sum(0) for part in rows.split(_PART)) / len(rows)
+        parts = (part.double() - mean for part in rows.split(_PART))  # in double precision, a few at a time
+        spread = sum(part.T @ part if self.settings.whiten else part.square().sum(0) for part in parts)
+        assert isinstance(mean, Tensor)
+        assert isinstance(spread, Tensor)
+        spread = spread / max(1, len(rows) - 1)
+        self.feature_mean.copy_(mean)
+        scale = 1 / (spread.diagonal() if self.settings.whiten else spread).sqrt().clamp_min(1e-3)
+        self.feature_scale.copy_(_whitening(spread, scale) if self.settings.whiten else scale)
 
     @property
     def attention(self) -> str:
@@ -211,12 +234,13 @@ class _Neighbours(nn.Module):
         return out
 
 
-def _whitening(rows: Tensor, scale: Tensor) -> Tensor:
+def _whitening(covariance: Tensor, scale: Tensor) -> Tensor:
     """The matrix W for which rows, less their mean, have about unit covariance after `rows @ W`; no axis is turned.
 
-    Directions with hardly any variance are not blown up: a hundredth of the mean variance is added to each.
+    Channels are brought to one scale first. Directions with hardly any variance are not blown up: a hundredth of the
+    mean variance is added to each.
     """
-    variances, directions = torch.linalg.eigh(torch.cov(((rows - rows.mean(0)) * scale).T))
+    variances, directions = torch.linalg.eigh(scale[:, None] * covariance * scale)
     size = (variances.clamp_min(0) + 1e-2 * variances.mean()).clamp_min(1e-6).rsqrt()
     white: Tensor = scale[:, None] * (directions * size) @ directions.T
     return white
