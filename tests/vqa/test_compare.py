@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
     arguments = (tmp_path, place / "scenes", place / "features", settings, kinds)
     shares = []
     result = compare(*arguments, seeds=2, prices=(0.1,), progress=shares.append)
+    changed = replace(settings, epochs=7, model=replace(settings.model, heads=4))
+    with pytest.raises(Problem, match=r"discrete-softmax-0 has a run .*\(epochs 1, now 7; heads 2, now 4\)"):
+        compare(*arguments[:3], changed, kinds, seeds=2, prices=(0.1,))
     rows = ["discrete-softmax", "continuous-softmax", "test-MCA, lambda 0.1", "question only", "majority"]
     assert list(result.accuracy) == rows
     assert len(result.accuracy["discrete-softmax"]["overall"]) == 2

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import json
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
+from regard._problem import Problem
+from regard.vqa.mcan import ModelSettings
 from regard.vqa.train import TrainSettings
 
 T = TypeVar("T")
@@ -34,8 +37,11 @@ def run_jobs(
 ) -> list[T]:
     """Train all, `workers` at a time, and return what `then` finds of each, in the process that has trained it.
 
-    Finished jobs are not trained again. `progress` is called about once a second with the share that is trained.
+    Finished jobs are not trained again; a Problem if a folder holds a run with other settings. `progress` is called
+    about once a second with the share that is trained.
     """
+    for job in jobs:
+        _check_settings(job)
     context = multiprocessing.get_context("spawn")
     with _roomy(), ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
         running = [pool.submit(_run, job, then) for job in jobs]
@@ -76,6 +82,26 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
         trained = train(job.out, records, store, job.settings, progress=False, log_every=10)
         (job.out / "done").write_text(f"{trained.fitted.seconds:.1f}\n")
     return then(job)
+
+
+def _check_settings(job: Job) -> None:
+    path = job.out / "config.json"
+    if not path.is_file():
+        return
+    try:
+        said = json.loads(path.read_text())
+        found = TrainSettings(model=ModelSettings(**said["model"]), **said["training"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Problem(f"{path} cannot be read ({error}). Train into another folder.") from error
+    if found != job.settings:
+        pairs = ((found, job.settings), (found.model, job.settings.model))
+        others = [
+            f"{f.name} {getattr(old, f.name)}, now {getattr(new, f.name)}"
+            for old, new in pairs
+            for f in fields(old)
+            if f.name != "model" and getattr(old, f.name) != getattr(new, f.name)
+        ]
+        raise Problem(f"{job.out} has a run with other settings ({'; '.join(others)}). Name another folder.")
 
 
 def _done(job: Job) -> bool:
