@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from regard._files import replacing
 from regard.scenes import SPLITS, Scenes, write_scenes
 
 KINDS = ("discrete-softmax", "continuous-softmax")
-COUNTS = {"train": 10_000, "val": 200, "test": 400, "pairs": 200}
+COUNTS = {"train": 8_000, "val": 200, "test": 400, "pairs": 200}
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _train(out: Path, data: Path, features: Path, settings: DemoSettings, say: _
             out / "models",
             data,
             features,
-            replace(small_training(), epochs=settings.epochs),
+            small_training(epochs=settings.epochs),
             KINDS,
             seeds=1,
             workers=workers,
@@ -147,8 +147,11 @@ def _settings_changed(out: Path, settings: DemoSettings) -> bool:
     """Whether what is in `out` was made with other settings; it is then made again."""
     import shutil
 
+    from regard.vqa.train import small_training
+
     path = out / "settings.json"
-    now = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "epochs": settings.epochs})
+    training = small_training(epochs=settings.epochs).to_json()
+    now = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "training": training})
     changed = path.is_file() and path.read_text() != now
     if changed:
         for part in ("scenes", "swav", "features", "models"):
