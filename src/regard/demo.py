@@ -15,7 +15,7 @@ from regard._files import replacing
 from regard.scenes import SPLITS, Scenes, write_scenes
 
 KINDS = ("discrete-softmax", "continuous-softmax")
-COUNTS = {"train": 8_000, "val": 200, "test": 400, "pairs": 200}
+COUNTS = {"train": 10_000, "val": 200, "test": 400, "pairs": 200}
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from regard.vqa.evaluate import evaluate
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.judge import judge
-from regard.vqa.mcan import MCAN, small
+from regard.vqa.mcan import MCAN, ModelSettings, relations, small
 from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
 from regard.vqa.records import Answers
 from regard.vqa.store import load_run
-from regard.vqa.train import small_training, train
+from regard.vqa.train import preset_training, small_training, train
 from regard.vqa.words import Words
 
 TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8, "dropout": 0.1}
@@ -232,3 +232,11 @@ def test_killed_and_resumed_bit_for_bit(place, tmp_path):
     assert killed.step == whole.step > 0
     a, b = killed.weights(), whole.weights()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_presets():
+    assert preset_training("thesis").model == ModelSettings()
+    assert preset_training("small", attention="mixture-2") == small_training(model=small(attention="mixture-2"))
+    assert preset_training("relations").model == relations()
+    with pytest.raises(Problem, match="no preset 'large'.* thesis, small or relations"):
+        preset_training("large")

@@ -25,8 +25,8 @@ def compare(
     out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
     attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),
     seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
-    epochs: int = typer.Option(2, min=1, help="Passes over the data: more for less of it."),
-    preset: str = typer.Option("small", help="small or thesis."),
+    epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
+    preset: str = typer.Option("relations", help="relations, small or thesis (Table 6.1)."),
     test: str = typer.Option("test", help="The split to report on."),
     unseen: str | None = typer.Option("pairs", help="A split for the last column, if it is there."),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, each on one core."),
@@ -46,7 +46,7 @@ def compare(
     from regard.vqa.compare import compare as run
     from regard.vqa.output import check_attention
     from regard.vqa.read import read_questions
-    from regard.vqa.train import TrainSettings, small_training
+    from regard.vqa.train import preset_training
 
     for kind in attention:
         try:
@@ -58,7 +58,8 @@ def compare(
             read_questions(data, unseen)
         except Problem:
             unseen = None
-    settings = replace(small_training() if preset == "small" else TrainSettings(), epochs=epochs)
+    settings = preset_training(preset)
+    settings = replace(settings, epochs=epochs or settings.epochs)
 
     began = time.monotonic()
 

@@ -22,7 +22,7 @@ def train(
     end_to_end: str | None = typer.Option(None, help="A backbone to train along, in place of --features."),
     size: int | None = typer.Option(None, min=8, help="Side of the pictures for --end-to-end."),
     out: Path = typer.Option(Path("out/vqa"), help="Where the run goes; the same again goes on."),
-    preset: str = typer.Option("thesis", help="thesis (Table 6.1) or small."),
+    preset: str = typer.Option("thesis", help="thesis (Table 6.1), small or relations."),
     attention: str = typer.Option("discrete-softmax", help="Output attention; see regard ask --help."),
     basis: str = typer.Option("gaussian", help="gaussian, fourier, thesis-49 or thesis-100."),
     coordinates: bool = typer.Option(True, help="Cells know where they are."),
@@ -59,20 +59,14 @@ def train(
     from regard._problem import Problem
     from regard.backbones import make_backbone
     from regard.vqa.features import FeatureStore
-    from regard.vqa.mcan import ModelSettings, small
     from regard.vqa.pixels import PixelStore
     from regard.vqa.read import read_questions
-    from regard.vqa.train import TrainSettings, small_training
+    from regard.vqa.train import preset_training
     from regard.vqa.train import train as run
 
-    if preset not in ("thesis", "small"):
-        raise Problem(f"there is no preset {preset!r}. Choose thesis or small.")
     changes: dict[str, Any] = {"attention": attention, "basis": basis, "coordinates": coordinates}
     try:
-        if preset == "small":
-            settings = small_training(model=small(**changes))
-        else:
-            settings = TrainSettings(model=ModelSettings(**changes))
+        settings = preset_training(preset, **changes)
         given = {"epochs": epochs, "batch": batch, "lr": lr, "grouped": grouped}
         settings = replace(
             settings,

@@ -22,7 +22,7 @@ from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
 from regard.vqa.grids import of_stages, stamp
-from regard.vqa.mcan import MCAN, ModelSettings, small
+from regard.vqa.mcan import MCAN, ModelSettings, relations, small
 from regard.vqa.pixels import PixelStore, features
 from regard.vqa.records import Answers, Records
 from regard.vqa.store import KIND, write_vocabulary
@@ -69,6 +69,21 @@ def small_training(**changes: Any) -> TrainSettings:
     model = changes.pop("model", None) or small()
     short: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
     return TrainSettings(**(short | {"optimizer": "muon", "grouped": True} | changes))
+
+
+def preset_training(preset: str, **model: Any) -> TrainSettings:
+    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with changes to its model.
+
+    >>> preset_training("relations", attention="mixture-2").epochs
+    2
+    """
+    if preset == "thesis":
+        return TrainSettings(model=ModelSettings(**model))
+    if preset == "small":
+        return small_training(model=small(**model))
+    if preset == "relations":
+        return small_training(model=relations(**model), epochs=2)
+    raise Problem(f"there is no preset {preset!r}. Choose thesis, small or relations.")
 
 
 def thesis_schedule(per_epoch: int) -> Callable[[int], float]:
