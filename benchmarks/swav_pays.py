@@ -17,6 +17,7 @@ import torch
 
 from regard.backbones import Backbone, load_backbone, make_backbone, save_backbone
 from regard.swav._evaluate import calibrated
+from regard.training import latest
 from regard.vqa.evaluate import evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
@@ -42,8 +43,13 @@ def main(demo: Path, forms: list[str]) -> None:
         ("untrained, frozen", folder / "untrained" / "run"),
         ("trained end to end", folder / "end-to-end" / "run"),
     ):
-        if (run / "config.json").is_file():
+        if _finished(run):
             print(f"{form:20} {_accuracy(demo, run):5.1f} %", flush=True)
+
+
+def _finished(run: Path) -> bool:
+    found = latest(run)
+    return found is not None and found.step == int((run / "steps").read_text()) and (run / "backbone").is_dir()
 
 
 def _fresh(demo: Path) -> Backbone:
