@@ -21,11 +21,10 @@ from regard.training import latest
 from regard.vqa.evaluate import evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
-from regard.vqa.mcan import ModelSettings
 from regard.vqa.pixels import PixelStore
 from regard.vqa.read import read_questions
 from regard.vqa.store import load_run
-from regard.vqa.train import TrainSettings, train
+from regard.vqa.train import TrainSettings, settings_of, train
 
 KIND = "discrete-softmax"
 
@@ -34,7 +33,7 @@ def main(demo: Path, forms: list[str]) -> None:
     """Train what is asked for, and print a row for each form that is there."""
     torch.set_num_threads(1)
     config = json.loads((demo / "models" / f"{KIND}-0" / "config.json").read_text())
-    settings = TrainSettings(model=ModelSettings(**config["model"]), **config["training"])
+    settings = settings_of(config)
     folder = demo / "pays"
     for form in forms:
         {"untrained": _untrained, "end-to-end": _end_to_end}[form](demo, folder / form, settings)

@@ -45,22 +45,25 @@ def test_no_gradient_gives_no_step_and_zero_gives_no_nan():
 
 
 def test_steps_of_matrices():
-    """Three steps of a kernel and of a matrix in parts, against the momentum written out."""
+    """Three steps of a kernel, a high matrix and one in parts, against the momentum written out."""
     torch.manual_seed(0)
-    kernel, packed = nn.Parameter(torch.randn(5, 2, 3, 3)), nn.Parameter(torch.randn(12, 4))
-    optimizer = Muon([{"params": [kernel], "parts": 1}, {"params": [packed], "parts": 3}], lr=0.1, momentum=0.9)
-    twins = [p.detach().clone().double() for p in (kernel, packed)]
+    kernel, high, packed = (nn.Parameter(torch.randn(*shape)) for shape in ((5, 2, 3, 3), (7, 4), (12, 4)))
+    groups = [{"params": [kernel, high], "parts": 1}, {"params": [packed], "parts": 3}]
+    optimizer = Muon(groups, lr=0.1, momentum=0.9)
+    given = (kernel, high, packed)
+    twins = [p.detach().clone().double() for p in given]
     memories = [torch.zeros_like(twin) for twin in twins]
     for _ in range(3):
-        kernel.grad, packed.grad = torch.randn_like(kernel), torch.randn_like(packed)
-        for twin, memory, parameter, parts in zip(twins, memories, (kernel, packed), (1, 3), strict=True):
+        for parameter in given:
+            parameter.grad = torch.randn_like(parameter)
+        for twin, memory, parameter, parts in zip(twins, memories, given, (1, 1, 3), strict=True):
             memory.copy_(0.9 * memory + 0.1 * parameter.grad.double())
             step = 0.1 * parameter.grad.double() + 0.9 * memory
             rows = [by_singular_values(part) for part in step.flatten(1).chunk(parts)]
             size = 0.2 * max(rows[0].shape) ** 0.5
             twin -= 0.1 * size * torch.cat(rows).view_as(twin)
         optimizer.step()
-    for twin, parameter in zip(twins, (kernel, packed), strict=True):
+    for twin, parameter in zip(twins, given, strict=True):
         torch.testing.assert_close(parameter.double(), twin, rtol=1e-4, atol=1e-4)
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,6 +60,11 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
     changed = replace(settings, epochs=7, model=replace(settings.model, heads=4))
     with pytest.raises(Problem, match=r"discrete-softmax-0 has a run .*\(epochs 1, now 7; heads 2, now 4\)"):
         compare(*arguments[:3], changed, kinds, seeds=2, prices=(0.1,))
+    other = Path(shutil.copytree(place / "features", tmp_path / "other"))
+    said = json.loads((other / "store.json").read_text())
+    (other / "store.json").write_text(json.dumps(said | {"fingerprint": "of another backbone"}))
+    with pytest.raises(Problem, match=r"made by .*of another backbone"):
+        compare(*arguments[:2], other, settings, kinds, seeds=2, prices=(0.1,))
     rows = ["discrete-softmax", "continuous-softmax", "test-MCA, lambda 0.1", "question only", "majority"]
     assert list(result.accuracy) == rows
     assert len(result.accuracy["discrete-softmax"]["overall"]) == 2

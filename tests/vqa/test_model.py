@@ -133,17 +133,14 @@ def test_what_is_guided_first_reaches_other_cells():
     """With one layer, a cell hears of what the question says about another one only if guidance comes first."""
     for guided_first in (False, True):
         model = tiny(before=0, guided_first=guided_first, neighbours=False).eval()
-        with torch.no_grad():
-            model.decoder[0].multihead_attn.out_proj.weight.zero_()
         seen = []
         model.flat_picture.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given[0]))
-        hear = model.decoder[0].multihead_attn
         nudge = torch.zeros(1, 16, 16)
 
         def add(module, given, output, nudge=nudge):
             return output[0] + nudge, *output[1:]
 
-        hear.register_forward_hook(add)
+        model.decoder[0].multihead_attn.register_forward_hook(add)
         features, words = torch.randn(1, 4, 4, 12), torch.randint(1, 20, (1, 5))
         model(features, words)
         nudge[0, 3] = torch.randn(16)  # the question marks the fourth cell

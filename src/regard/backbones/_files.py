@@ -50,11 +50,8 @@ def make_backbone(
         backbone = Backbone(SmallResNet(**settings["options"]), Preparation(size or 32), settings)
     elif options:
         raise Problem(f"{', '.join(options)}: only the built-in backbones take these. Leave them out for {name}.")
-    elif _saved(Path(name)):
-        backbone = load_backbone(name)
-        for part in [] if pretrained else backbone.network.modules():
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
+    elif saved := _saved(Path(name)):
+        backbone = _open(saved, pretrained=pretrained)
         if size:
             old = backbone.preparation
             backbone.preparation = Preparation(size, old.mean, old.std)
@@ -113,13 +110,32 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
         if folder.exists() or folder.is_absolute() or str(source).startswith("."):
             raise Problem(f"{source} is not a folder with a backbone. Check the path, or make one: regard pretrain")
         return make_backbone(str(source))
-    folder = _saved(folder) or folder
+    if saved := _saved(folder):
+        return _open(saved, network)
     config = _config(folder)
-    ours = config.get("regard", config)
-    if ours.get("kind") != "backbone":
-        if "model_type" in config:
-            return _transformers(str(folder), None, True)
-        raise Problem(f"{source} holds a {ours.get('kind', 'model of another kind')}, not a backbone. Name another.")
+    if "model_type" in config:
+        return _transformers(str(folder), None, True)
+    raise Problem(f"{source} holds a {config.get('kind', 'model of another kind')}, not a backbone. Name another.")
+
+
+def _saved(folder: Path) -> Path | None:
+    """Where in a folder, its own or that of a whole run, a backbone was saved by us; None if none was."""
+    for place in (folder / "backbone", folder):
+        if (place / CONFIG).is_file() and _ours(_config(place)).get("kind") == "backbone":
+            return place
+    return None
+
+
+def _ours(config: dict[str, Any]) -> dict[str, Any]:
+    """What is ours of a config: all of it, or a part of one of transformers."""
+    ours: dict[str, Any] = config.get("regard", config)
+    return ours
+
+
+def _open(folder: Path, network: nn.Module | None = None, pretrained: bool = True) -> Backbone:
+    """A saved backbone, with its weights or with those that its architecture begins with."""
+    config = _config(folder)
+    ours = _ours(config)
     try:
         preparation = Preparation(**ours["preparation"])
         network = network or _architecture(ours, config)
@@ -131,18 +147,9 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
         if isinstance(error, Problem):
             raise
         raise Problem(f"{folder / CONFIG} is not whole ({error}). Export the backbone again.") from error
-    load_weights(backbone.network, folder / WEIGHTS)
+    if pretrained:
+        load_weights(backbone.network, folder / WEIGHTS)
     return backbone
-
-
-def _saved(folder: Path) -> Path | None:
-    """Where in a folder, its own or that of a whole run, a backbone was saved by us; None if none was."""
-    for place in (folder / "backbone", folder):
-        if (place / CONFIG).is_file():
-            config = _config(place)
-            if config.get("regard", config).get("kind") == "backbone":
-                return place
-    return None
 
 
 def fingerprint(backbone: Backbone) -> str:

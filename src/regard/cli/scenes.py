@@ -14,7 +14,7 @@ def add(app: typer.Typer) -> None:
 
 def scenes(
     folder: Path = typer.Argument(..., help="Where to write."),
-    train: int = typer.Option(18000, min=0, help="Scenes to train on; seven questions each."),
+    train: int = typer.Option(18000, min=0, help="Scenes to train on; up to seven questions each."),
     val: int = typer.Option(300, min=0, help="Scenes to choose settings on."),
     test: int = typer.Option(500, min=0, help="Scenes to report on."),
     pairs: int = typer.Option(300, min=0, help="Scenes with pairs of colour and shape that training never shows."),

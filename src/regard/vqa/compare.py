@@ -135,7 +135,8 @@ def _judge(
     job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...]
 ) -> list[tuple[str, Summary, Summary | None]]:
     """The rows of a trained job: itself and, if it is continuous, with components chosen at test time."""
-    run, store = load_run(job.out), FeatureStore.open(job.features)
+    run = load_run(job.out)
+    store = FeatureStore.open(job.features, expected=run.backbone_fingerprint)
 
     def examples(split: str) -> Examples:
         length = run.model.settings.tokens

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from regard._problem import Problem
-from regard.vqa.mcan import ModelSettings
-from regard.vqa.train import TrainSettings
+from regard.vqa.train import TrainSettings, settings_of
 
 T = TypeVar("T")
 
@@ -29,7 +28,6 @@ class Job:
     data: Path
     features: Path
     settings: TrainSettings
-    split: str = "train"
 
 
 def run_jobs(
@@ -38,7 +36,7 @@ def run_jobs(
     """Train all, `workers` at a time, and return what `then` finds of each, in the process that has trained it.
 
     Finished jobs are not trained again; a Problem if a folder holds a run with other settings. `progress` is called
-    about once a second with the share that is trained.
+    about twice a second with the share that is trained.
     """
     for job in jobs:
         _check_settings(job)
@@ -78,7 +76,7 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
 
     torch.set_num_threads(1)
     if not _done(job):
-        records, store = read_questions(job.data, job.split), FeatureStore.open(job.features)
+        records, store = read_questions(job.data, "train"), FeatureStore.open(job.features)
         trained = train(job.out, records, store, job.settings, progress=False, log_every=10)
         (job.out / "done").write_text(f"{trained.fitted.seconds:.1f}\n")
     return then(job)
@@ -89,8 +87,7 @@ def _check_settings(job: Job) -> None:
     if not path.is_file():
         return
     try:
-        said = json.loads(path.read_text())
-        found = TrainSettings(model=ModelSettings(**said["model"]), **said["training"])
+        found = settings_of(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Problem(f"{path} cannot be read ({error}). Train into another folder.") from error
     if found != job.settings:

@@ -207,12 +207,12 @@ class MCAN(nn.Module):
     def standardise(self, sample: Tensor) -> None:
         """Set the mean and scale of the features from a sample of them, (..., D)."""
         rows = sample.flatten(0, -2)
-        mean = sum(part.double().sum(0) for part in rows.split(_PART)) / len(rows)
-        parts = (part.double() - mean for part in rows.split(_PART))  # in double precision, a few at a time
-        spread = sum(part.T @ part if self.settings.whiten else part.square().sum(0) for part in parts)
-        assert isinstance(mean, Tensor)
-        assert isinstance(spread, Tensor)
-        spread = spread / max(1, len(rows) - 1)
+        mean = rows.mean(0, dtype=torch.float64)
+        spread = torch.zeros_like(self.feature_scale, dtype=torch.float64)
+        for part in rows.split(_PART):
+            apart = part.double() - mean
+            spread += apart.T @ apart if self.settings.whiten else apart.square().sum(0)
+        spread /= max(1, len(rows) - 1)
         self.feature_mean.copy_(mean)
         scale = 1 / (spread.diagonal() if self.settings.whiten else spread).sqrt().clamp_min(1e-3)
         self.feature_scale.copy_(_whitening(spread, scale) if self.settings.whiten else scale)

@@ -86,6 +86,11 @@ def preset_training(preset: str, **model: Any) -> TrainSettings:
     raise Problem(f"there is no preset {preset!r}. Choose thesis, small or relations.")
 
 
+def settings_of(config: dict[str, Any]) -> TrainSettings:
+    """The settings that a run was trained with, from its config.json."""
+    return TrainSettings(model=ModelSettings(**config["model"]), **config["training"])
+
+
 def thesis_schedule(per_epoch: int) -> Callable[[int], float]:
     """The factor of the learning rate: 1/4, 1/2, 3/4, 1 over the first epochs, a fifth from epoch 10, again from 12.
 
