@@ -79,7 +79,8 @@ def relations(**changes: Any) -> ModelSettings:
     """The small preset with a second layer on the picture, for questions that compare objects.
 
     A layer on the picture alone is worked out once for all questions about it. Then the question marks cells before
-    they attend to one another. It takes more steps than the small one to start: below some 2,000 that one is better.
+    they attend to one another. It pays from a few thousand steps on; a step takes longer than
+    the small one's.
 
     >>> relations().before, relations().guided_first
     (1, True)
