@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from regard import _check
 from regard._split import split_sum
-from regard.affinity import Concatenation, Dot, Factored
+from regard.affinity import Concatenation, Factored
 
 
 def batch_of(*tensors: Tensor) -> torch.Size:
@@ -18,19 +19,13 @@ def batch_of(*tensors: Tensor) -> torch.Size:
     return torch.Size(torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)))
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tensor | None, causal: bool) -> Tensor:
-    """Softmax of a factored affinity: one call that never forms the scores (docs/math.md, 4.2).
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float, causal: bool = False) -> Tensor:
+    """Softmax of `scale` times the inner products: one call that never forms the scores (docs/math.md, 4.2).
 
     On a CPU that call silently forms them after all when there is no head axis, when the last stride is not one, or
-    when queries and values differ in width; so they are given what it wants.
+    when queries and values differ in width; so they are given what it wants. What it makes of a query whose keys are
+    all masked is not specified: here such a query sees every key, and then gets zeros.
     """
-    if isinstance(affinity, Dot):
-        # The kernel scales in float32; scaling half-precision queries first would round them once more.
-        q, k = Dot(1.0).factors(q, k)
-        scale = q.shape[-1] ** -0.5 if affinity.scale is None else affinity.scale
-    else:
-        q, k = affinity.factors(q, k)
-        scale = 1.0
     width, out_width = q.shape[-1], v.shape[-1]
     # One width for all; and above 64 a multiple of 16, with which the kernel is a tenth faster.
     wide = max(width, out_width)
@@ -45,11 +40,16 @@ def fused(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tensor | No
     if causal and (mask is not None or lq != lk):
         allowed = torch.ones(lq, lk, dtype=torch.bool, device=q.device).tril(lk - lq)
         mask, causal = (allowed if mask is None else mask & allowed), False
+    dead = None
     if mask is not None:
         mask = mask[(None,) * (len(batch) + 2 - mask.dim())]
         mask = mask.expand(*(batch[:-1] if len(batch) > 2 else mask.shape[:-3]), *mask.shape[-3:-1], lk)
         mask = _four_axes(mask)
+        dead = ~mask.any(-1, keepdim=True)
+        mask = mask | dead
     c = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+    if dead is not None:
+        c = c.masked_fill(dead, 0.0)
     if out_width < wide:
         c = c[..., :out_width]
     return c if len(batch) == 2 else c.reshape(*batch, lq, out_width)
@@ -74,7 +74,7 @@ def associative(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tenso
 def sorted_mean(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mask: Tensor | None) -> Tensor:
     """Mean of the concatenation affinity in O(L log L) (docs/math.md, 4.4)."""
     v, n = _participants(v, mask)
-    a, b = _centred(*affinity.halves(q, k))
+    a, b = _centred(*_halves(q, k, affinity))
     v, b = _same_batch(v, b.unsqueeze(-1))
     sum_v, sum_bv = split_sum(a, b.squeeze(-1), torch.cat([v, b * v], -1)).chunk(2, -1)
     return (a.unsqueeze(-1) * sum_v + sum_bv) / n
@@ -86,18 +86,28 @@ def sorted_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mas
     A key past the split weighs exp(a + b), one before it exp(0) = 1. Both are divided by the largest weight.
     """
     part = torch.ones_like(k[..., :1]) if mask is None else _key_mask(mask, k.shape[-2]).to(k.dtype)
-    a, b = affinity.halves(q, k)
+    a, b = _halves(q, k, affinity)
     top = torch.where(part.squeeze(-1) > 0, b, b.amin()).detach().amax(-1)
     a, b = a + top.unsqueeze(-1), b - top.unsqueeze(-1)
     v, b, part = _same_batch(v, b.unsqueeze(-1), part)
     one_v = torch.cat([part * v, part], -1)
-    grown = b.clamp(max=0).exp() * one_v
+    # The largest b that takes part is zero now; its derivative counts, so that this is not a clamp.
+    grown = torch.where(part > 0, b, 0.0).exp() * one_v
     past_grown, past = split_sum(a, b.squeeze(-1), torch.cat([grown, one_v], -1)).chunk(2, -1)
     a = a.unsqueeze(-1)
     largest = a.detach().clamp(min=0)
     sums = (a - largest).exp() * past_grown + (-largest).exp() * (one_v.sum(-2, keepdim=True) - past)
     total = sums[..., -1:]
     return torch.where(total > 0, sums[..., :-1] / torch.where(total > 0, total, 1.0), 0.0)
+
+
+def _halves(q: Tensor, k: Tensor, affinity: Concatenation) -> tuple[Tensor, Tensor]:
+    """The two parts of the scores, which a sort would spoil silently if they were not finite."""
+    a, b = affinity.halves(q, k)
+    for part in (a, b):
+        if _check.values_checked(part) and not bool(part.isfinite().all()):
+            _check.complain("q, k", f"scores that overflow {a.dtype}", "finite scores", "Scale queries or keys down.")
+    return a, b
 
 
 def _key_mask(mask: Tensor, keys: int) -> Tensor:

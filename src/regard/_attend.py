@@ -14,7 +14,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from regard import _check
 from regard._algorithms import associative, batch_of, fused, sorted_mean, sorted_softmax
 from regard._blocks import Cut, Held, Rows, in_blocks
+from regard._range import finite_context, finite_parameters, fused_inputs
 from regard._sparse import TooDenseError, attend_sparse, order, suits
+from regard._torch import exporting
 from regard.affinity import Affinity, Bilinear, Concatenation, Dot, Factored
 from regard.maps.simplex import entmax, mean, softmax
 
@@ -95,23 +97,25 @@ def attend(
     torch.Size([2, 5, 3])
     """
     if map is softmax and mask is None and not causal and isinstance(affinity, _USUAL) and _plain(q, k, v):
-        # The usual case, with nothing between it and the kernel: at a few hundred keys our own words would cost 30 %.
-        if isinstance(affinity, Dot):
-            c = scaled_dot_product_attention(q, k, v, scale=affinity.scale)
-        else:
-            c = scaled_dot_product_attention(affinity.factors(q, k)[0], k, v, scale=1.0)
-        _check.context(c, q=q, k=k, v=v)
-        return c
+        # The usual case, with little between it and the kernel: at a few hundred keys our own words would cost 30 %.
+        given = fused_inputs(q, k, v, affinity)
+        c = scaled_dot_product_attention(given.q, given.k, given.v, scale=given.scale)
+        return (c if given.sums_fit else finite_context(c, v)).to(q.dtype)
     plan = explain_attend(q, k, v, affinity, map, mask, causal=causal)
     if 0 in (*batch_of(q, k, v), q.shape[-2], v.shape[-1]):
         return (q.sum() + k.sum() + v.sum()) * q.new_zeros(*batch_of(q, k, v), q.shape[-2], v.shape[-1])
-    if plan.algorithm == "fused" and isinstance(affinity, Factored):
-        c = fused(q, k, v, affinity, mask, causal)
-        _check.context(c, q=q, k=k, v=v)
-        return c
+    dtype = q.dtype
+    if plan.algorithm in ("fused", "fused blocks") and isinstance(affinity, Factored):
+        given = fused_inputs(q, k, v, affinity)
+        rows = functools.partial(fused, scale=given.scale)
+        if plan.rows is None:
+            c = rows(given.q, given.k, given.v, mask, causal=causal)
+        else:
+            c = in_blocks(rows, given.q, given.k, given.v, mask, causal, plan.rows, Held.by())
+        return (c if given.sums_fit else finite_context(c, v)).to(dtype)
+    finite_parameters(affinity)
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check.finite(name, x)
-    dtype = q.dtype
     if dtype in (torch.float16, torch.bfloat16):
         q, k, v = q.float(), k.float(), v.float()
     if plan.algorithm == "associative" and isinstance(affinity, Factored):
@@ -122,9 +126,8 @@ def attend(
         c = sparse
     else:
         held = Held.by(affinity, map)
-        c = in_blocks(_rows_of(plan, held), q, k, v, mask, causal, plan.rows, held)
-    _check.context(c)
-    return c.to(dtype)
+        c = in_blocks(_rows_of(held), q, k, v, mask, causal, plan.rows, held)
+    return finite_context(c, v).to(dtype)
 
 
 def attention_weights(
@@ -143,6 +146,7 @@ def attention_weights(
             [0.5000, 0.5000]])
     """
     _check_shapes(q, k, None, affinity, mask)
+    finite_parameters(affinity)
     for name, x in (("q", q), ("k", k)):
         _check.finite(name, x)
     dtype = q.dtype
@@ -178,12 +182,11 @@ def explain_attend(
     lq, lk, e, dv = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
     pairs = math.prod(batch_of(q, k, v)) * lq * lk
     by_keys = not causal and (mask is None or mask.dim() < 2 or mask.shape[-2] == 1)
-    # An exported graph is for all sizes: it cannot choose by them. In ONNX a fused row with no key left is not zero.
-    exporting = _check.exporting()
-    zeros_lost = exporting and torch.onnx.is_in_onnx_export() and (causal or mask is not None)
-    if _is_softmax(map) and isinstance(affinity, Factored) and not zeros_lost:
+    # An exported graph is for all sizes: it cannot choose by them.
+    one_graph = exporting()
+    if _is_softmax(map) and isinstance(affinity, Factored):
         masks = 1 if mask is None else math.prod(mask.shape[:-2])
-        if exporting or by_keys or (mask is None and lq == lk) or masks * lq * lk <= BUDGET:
+        if one_graph or by_keys or (mask is None and lq == lk) or masks * lq * lk <= BUDGET:
             return Plan("fused", "one scaled_dot_product_attention", "O(Lq Lk d)", "O((Lq + Lk) d)")
         rows = max(1, BUDGET // (pairs // lq))
         how = f"scaled_dot_product_attention on {rows} queries at a time, because of the mask"
@@ -193,11 +196,11 @@ def explain_attend(
         return Plan("associative", "q (k' v) / n, scores are never formed", "O((Lq + Lk) d dv)", "O(d dv)")
     if (map is mean or _is_softmax(map)) and isinstance(affinity, Concatenation) and by_keys:
         return Plan("sorted", "sort the keys once, prefix sums, one look-up a query", "O(L log L + L dv)", "O(L dv)")
-    if not exporting and isinstance(affinity, Factored) and order(map) is not None and suits(q, k, v):
+    if not one_graph and isinstance(affinity, Factored) and order(map) is not None and suits(q, k, v):
         how = "scores in the cache, of which only the keys with weight are kept"
         return Plan("sparse", how, "O(Lq Lk d)", "O((Lq + Lk) d + keys with weight)", _rows_in_blocks(pairs, lq))
     numbers = pairs * affinity.width(q, k)
-    if exporting or numbers <= BUDGET or _couples_rows(map):
+    if one_graph or numbers <= BUDGET or _couples_rows(map):
         return Plan("direct", "scores, map, product with the values", "O(Lq Lk d)", "O(Lq Lk)")
     rows = max(1, BUDGET * lq // numbers)
     how = f"{rows} queries at a time against all keys, computed again for the gradient"
@@ -232,13 +235,11 @@ def _sparse(
         return None
 
 
-def _rows_of(plan: Plan, held: Held) -> Rows:
+def _rows_of(held: Held) -> Rows:
     """How a block of queries gets its context, given the tensors that the affinity and the map hold."""
 
     def rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *tensors: Tensor) -> Tensor:
         affinity, map = held.rebuilt(tensors)
-        if plan.algorithm == "fused blocks":
-            return fused(q, k, v, affinity, mask, False)
         return _weights(q, k, affinity, map, mask) @ v
 
     return rows

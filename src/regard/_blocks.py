@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from regard import _check
 from regard._algorithms import batch_of
+from regard._torch import forward_mode, in_transform
 
 #: Context of some queries, from (q, k, v, mask) and the tensors that the affinity and the map hold.
 Rows = Callable[..., Tensor]
@@ -89,11 +89,11 @@ def in_blocks(
     A causal block is given only the keys that its last query may see. `held` are the affinity and the map.
     """
     blocks = Cut(q.shape[-2], k.shape[-2], size or q.shape[-2], mask, causal)
-    if size is None or not torch.is_grad_enabled() or _check.transformed(q):
+    if size is None or not torch.is_grad_enabled() or in_transform(q):
         out = [rows(*blocks.of(q, k, v, at), *held.tensors) for at in blocks]
         return out[0] if len(out) == 1 else torch.cat(out, -2)
     plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled(q.device.type)
-    if held.known and plain and getattr(forward_ad, "_current_level", -1) < 0:
+    if held.known and plain and not forward_mode():
         result: Tensor = _Blocks.apply(rows, blocks, q, k, v, *held.tensors)
         return result
     return torch.cat(checkpointed(rows, blocks, q, k, v, held.tensors), -2)

@@ -14,23 +14,26 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from regard import native
+from regard._torch import in_transform, without_values
 
-_checks_on: ContextVar[bool] = ContextVar("regard_checks_on", default=True)
+# None: where looking at values does not make anybody wait, which is on a CPU.
+_checks_on: ContextVar[bool | None] = ContextVar("regard_checks_on", default=None)
 
 
 @contextmanager
-def checks(on: bool) -> Iterator[None]:
+def checks(on: bool | None) -> Iterator[None]:
     """Switch the checks of *values* (NaN, infinities, alpha below one) on or off inside a block.
 
-    They are on by default. Each one reads a number back from the device, which a GPU has to wait for; shapes,
-    dtypes and plain numbers are always checked. Inside `torch.compile` and `torch.func` transforms values
-    cannot be read, so there a bad score gives NaN instead of an error.
+    Without it they are on for tensors on a CPU, where they cost one pass over the inputs, and off on all other devices:
+    a check reads a number back, and a GPU would have to finish its work first, in every step. `True` is for looking for
+    the first bad number on a GPU, and waits; `None` is the default again. Shapes, dtypes and plain numbers are always
+    checked. Inside `torch.compile` and `torch.func` transforms values cannot be read. Where values are not checked, bad
+    ones give what torch's kernels make of them: mostly NaN, but that is not promised.
 
     >>> import torch, regard
     >>> with regard.checks(False):
-    ...     regard.softmax(torch.tensor([float("nan"), 0.0]))
-    tensor([nan, nan])
+    ...     regard.softmax(torch.tensor([float("nan"), 0.0])).shape
+    torch.Size([2])
     """
     token = _checks_on.set(on)
     try:
@@ -39,25 +42,17 @@ def checks(on: bool) -> Iterator[None]:
         _checks_on.reset(token)
 
 
-def transformed(x: Tensor) -> bool:
-    """Whether `x` is inside a `torch.func` transform such as vmap or grad."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-
 def readable(x: Tensor) -> bool:
-    """Whether Python may look at the values of `x`: not while compiling, nor inside a transform."""
-    return not torch.compiler.is_compiling() and not transformed(x)
-
-
-def exporting() -> bool:
-    """Whether a graph for all sizes is being made. Torch 2.6 cannot tell an export from a compilation."""
-    asked = getattr(torch.compiler, "is_exporting", torch.onnx.is_in_onnx_export)
-    return bool(asked())
+    """Whether Python may look at the values of `x`: not while compiling, nor inside a transform, nor if it has none."""
+    return not (torch.compiler.is_compiling() or in_transform(x) or without_values(x))
 
 
 def values_checked(x: Tensor) -> bool:
     """Whether the values of `x` can be checked and the user wants it."""
-    return readable(x) and _checks_on.get()
+    if not readable(x):
+        return False
+    wish = _checks_on.get()
+    return x.device.type == "cpu" if wish is None else wish
 
 
 def complain(argument: str, got: object, expected: str, remedy: str, kind: type[Exception] = ValueError) -> NoReturn:
@@ -160,30 +155,30 @@ def choice(argument: str, value: Any, options: tuple[Any, ...]) -> None:
 
 def finite(argument: str, x: Tensor) -> None:
     """No NaN and no infinity, if values are to be checked. One pass and no copy while all is well."""
-    if not values_checked(x) or x.numel() == 0 or native.surely_finite(x) or math.isfinite(x.detach().sum().item()):
+    if not values_checked(x) or x.numel() == 0 or _sums_below_infinity(x, -math.inf):
         return
     if not bool(x.isfinite().all()):
         bad = "NaN" if bool(x.isnan().any()) else "an infinity"
         complain(argument, bad, "finite numbers", "Look for a division by zero or an overflow before this call.")
 
 
-def score_maxima(maxima: Tensor) -> None:
-    """The maxima of rows of scores: NaN and +inf show there, -inf means that the whole row is masked."""
-    if values_checked(maxima) and not bool((maxima < float("inf")).all()):
-        bad = "NaN" if bool(maxima.isnan().any()) else "+inf"
-        complain("s", bad, "scores below +inf", "Only -inf is meaningful: it masks an entry.")
-
-
-def context(c: Tensor, **inputs: Tensor) -> None:
-    """A finite context; otherwise say which of the `inputs` is not, or that the scores went past their dtype."""
-    if not values_checked(c) or native.surely_finite(c) or math.isfinite(c.detach().sum().item()):
+def scores(s: Tensor) -> None:
+    """Scores below +inf, if values are to be checked; -inf masks an entry. One pass and no copy while all is well."""
+    if not values_checked(s) or s.numel() == 0 or _sums_below_infinity(s):
         return
-    if not bool(c.isfinite().all()):
-        for argument, x in inputs.items():
-            finite(argument, x)
-        complain(
-            "q, k", f"scores that overflow {c.dtype}", "finite scores", "Scale queries or keys down, or use Dot(scale)."
-        )
+    if bool(s.isnan().any()):
+        complain("s", "NaN", "scores below +inf", "Only -inf is meaningful: it masks an entry.")
+    if bool(s.isposinf().any()):
+        complain("s", "+inf", "scores below +inf", "Only -inf is meaningful: it masks an entry.")
+
+
+def _sums_below_infinity(x: Tensor, above: float | None = None) -> bool:
+    """Whether the sum says, in whatever order it was taken, that there is neither NaN nor +inf (nor -inf) in x.
+
+    NaN stays in a sum, +inf stays or becomes NaN. A sum that overflows says nothing.
+    """
+    total: float = x.detach().sum().item()
+    return total < math.inf and (above is None or total > above)
 
 
 def last_axis(argument: str, x: Tensor, size: int, of: str) -> None:

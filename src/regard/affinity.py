@@ -157,7 +157,8 @@ class Concatenation(Affinity):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Score every query against every key."""
         a, b = self.halves(q, k)
-        return torch.relu(a.unsqueeze(-1) + b.unsqueeze(-2))
+        s = a.unsqueeze(-1) + b.unsqueeze(-2)
+        return torch.where(s > 0, s, 0.0)  # not relu: torch does not say what its derivative at zero is
 
     def halves(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """w_q.q (..., Lq) and w_k.k (..., Lk)."""

@@ -151,7 +151,8 @@ class ParaboloidBasis(RadialBasis):
         d = self.dimensions
         distance, logdet = self._distance(t)
         peak = ball_constant(d, 1) * torch.exp(-0.5 * (logdet + d * math.log(d + 4)))
-        return (peak * (1 - distance / (d + 4)).clamp_min(0)).to(t.dtype)
+        height = 1 - distance / (d + 4)
+        return (peak * torch.where(height > 0, height, 0.0)).to(t.dtype)
 
     def under_gaussian(self, mean: Tensor, covariance: Tensor, chords: int | None = None) -> Tensor:
         """Equation (5.13): the ellipse is the basis function's, the Gaussian is the density."""

@@ -38,6 +38,7 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     scratch = torch.empty_like(rows[:size], memory_format=torch.contiguous_format)
     if isinstance(alpha, Tensor):
         alpha = alpha.movedim(dim, -1).expand(*shape[:-1], 1).reshape(-1, 1)
+    _check.scores(rows)
     for i in range(0, len(rows), size):
         chunk = rows[i : i + size]
         _fill(
@@ -53,7 +54,7 @@ def _native_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     p, n = torch.empty_like(rows), rows.shape[-1]
     alphas = _one_each(alpha, rows.shape, dim)
     if native.call(f"regard_entmax_{native.suffix(s)}", rows, p, rows.numel() // n, n, alphas, len(alphas)):
-        _check.score_maxima(rows.amax(-1))
+        _check.scores(rows)
     return p if last else p.movedim(-1, dim).contiguous()
 
 
@@ -90,7 +91,6 @@ def _alone(alpha: float) -> Tensor:
 
 def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:
     heads, maxima = _group_maxima(s)
-    _check.score_maxima(maxima)
     maxima = maxima.masked_fill(maxima == -math.inf, 0.0)
     kind: _Kind
     if isinstance(alpha, Tensor):

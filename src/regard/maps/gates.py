@@ -52,9 +52,10 @@ def _prepare(s: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, torch.dt
     _check.floating("s", s)
     dim = _check.axis("s", s, dim)
     dtype = s.dtype
-    _check.score_maxima(s.detach().amax(dim))
     dead = s == -math.inf
     if mask is not None:
         _check.boolean_mask(mask, s.shape)
         dead = dead | ~mask
-    return s.to(torch.promote_types(dtype, torch.float32)).masked_fill(dead, 0.0), dtype, dead
+    s = s.to(torch.promote_types(dtype, torch.float32)).masked_fill(dead, 0.0)
+    _check.scores(s)
+    return s, dtype, dead

@@ -11,6 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
 from regard import _check
+from regard._torch import exporting, transforming
 from regard.maps._exported import entmax_sorted
 from regard.maps._threshold import entmax_rows, pullback_rows
 
@@ -28,13 +29,10 @@ def softmax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     tensor([0.5000, 0.5000, 0.0000])
     """
     s, dim, dtype = _prepare(s, dim, mask)
-    if _check.values_checked(s):
-        p = torch.softmax(s, dim)
-        # Softmax is NaN in all of a row or in none of it, so one entry of each row tells.
-        if not bool(p.detach().narrow(dim, 0, 1).isnan().any()):
-            return p.to(dtype)
-        _check.score_maxima(s.amax(dim, keepdim=True))
-    dead = s.amax(dim, keepdim=True) == -math.inf
+    _check.scores(s)
+    if _check.values_checked(s) and not bool(s.detach().narrow(dim, 0, 1).isneginf().any()):
+        return torch.softmax(s, dim).to(dtype)  # no row is masked whole if none is at its first entry
+    dead = s.detach().isneginf().all(dim, keepdim=True)
     return torch.softmax(s.masked_fill(dead, 0.0), dim).masked_fill(dead, 0.0).to(dtype)
 
 
@@ -72,14 +70,14 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
     s, dim, dtype = _prepare(s, dim, mask)
     if isinstance(alpha, Tensor):
         alpha = _prepare_alpha(alpha, s, dim)
-    if _check.exporting() and torch.onnx.is_in_onnx_export():
+    if exporting() and torch.onnx.is_in_onnx_export():
         p = entmax_sorted(s, alpha, dim)
     elif torch.compiler.is_compiling():
         # Dynamo refuses a Function with a jvp, and cannot trace a loop that ends when it has converged.
         alphas, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
         p = _entmax_op(s.contiguous(), alphas, number, dim)
     else:
-        p = (_Transformed if torch._C._are_functorch_transforms_active() else _Entmax).apply(s, alpha, dim)
+        p = (_Transformed if transforming() else _Entmax).apply(s, alpha, dim)
     return p.to(dtype)
 
 
@@ -93,10 +91,9 @@ def mean(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     tensor([ 1.5000, -0.5000,  0.0000])
     """
     s, dim, dtype = _prepare(s, dim, mask)
+    _check.scores(s)
     part = s != -math.inf
     total = part.sum(dim, keepdim=True).clamp(min=1)
-    if _check.values_checked(s):
-        _check.score_maxima(s.detach().amax(dim, keepdim=True))
     return (s.masked_fill(~part, 0.0) / total).to(dtype)
 
 

@@ -76,8 +76,9 @@ def _rows(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> 
     if mask is not None:
         taking_part = taking_part & mask
     scores = x.detach()
-    high = scores.masked_fill(~taking_part, -torch.inf).amax(-1, keepdim=True)
-    _check.score_maxima(high)
+    high = scores.masked_fill(~taking_part, -torch.inf)
+    _check.scores(high)
+    high = high.amax(-1, keepdim=True)
     low = scores.masked_fill(~taking_part, torch.inf).amin(-1, keepdim=True)
     # The weights do not change when all scores move together; around their middle the means keep their digits.
     middle = torch.where(high >= low, high / 2 + low / 2, 0)

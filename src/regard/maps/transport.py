@@ -100,8 +100,8 @@ def sinkhorn(
         s = s.masked_fill(~mask, -math.inf)
     dtype = torch.float32 if s.dtype == torch.float16 else s.dtype
     s = s.to(torch.promote_types(s.dtype, torch.float32))
+    _check.scores(s)
     row_tops, column_tops = s.detach().amax(-1), s.detach().amax(-2)
-    _check.score_maxima(row_tops)
     column_tops = reduced(column_tops, group, dist.ReduceOp.MAX)
     top = column_tops.amax(-1)
     top = torch.where(top > -math.inf, top, 0)

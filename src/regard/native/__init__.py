@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 5
+from regard._torch import in_transform
+
+VERSION = 6
 
 
 @functools.cache
@@ -58,7 +62,7 @@ def usable(*tensors: Tensor) -> bool:
 
 def _real(x: Tensor) -> bool:
     """Neither a fake nor a wrapped tensor: its memory can be given away."""
-    return type(x) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return type(x) in (Tensor, torch.nn.Parameter) and not in_transform(x)
 
 
 def suffix(x: Tensor) -> str:
@@ -66,23 +70,48 @@ def suffix(x: Tensor) -> str:
     return "f32" if x.dtype == torch.float32 else "f64"
 
 
+# The bits above those of every finite number, and how bits without the sign become a Python number.
+_FLOATS: dict[torch.dtype, tuple[int, Callable[[int], float]]] = {
+    torch.float16: (0x7C00, lambda bits: struct.unpack("<e", bits.to_bytes(2, "little"))[0]),
+    torch.bfloat16: (0x7F80, lambda bits: struct.unpack("<f", (bits << 16).to_bytes(4, "little"))[0]),
+    torch.float32: (0x7F800000, lambda bits: struct.unpack("<f", bits.to_bytes(4, "little"))[0]),
+    torch.float64: (0x7FF0000000000000, lambda bits: struct.unpack("<d", bits.to_bytes(8, "little"))[0]),
+}
+_Three = ctypes.c_int64 * 3
+
+
 @functools.cache
-def _finite() -> Callable[..., int] | None:
+def _largest() -> Callable[..., int] | None:
     found = library()
     if found is None:
         return None
-    function = found.regard_finite_f32
-    function.argtypes = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    function = found.regard_largest
+    function.argtypes = ctypes.c_void_p, ctypes.c_int, _Three, _Three, ctypes.c_int64, ctypes.c_int
+    function.restype = ctypes.c_int64
     return function
 
 
-def surely_finite(x: Tensor) -> bool:
-    """True if every number in the memory of x is finite; False if not, or if that cannot be told quickly."""
-    if x.dtype != torch.float32 or x.device.type != "cpu" or not _real(x) or (function := _finite()) is None:
-        return False
-    memory = x.untyped_storage()
-    size = memory.nbytes() // 4
-    return size == x.numel() and function(memory.data_ptr(), size, torch.get_num_threads()) == 1
+def largest(x: Tensor) -> float | None:
+    """The largest absolute entry of a tensor that is not empty: infinity if one is NaN or infinite.
+
+    One pass that only reads. None where there is no kernel for x: another device or dtype, or rows that are not whole.
+    """
+    if x.dtype not in _FLOATS or x.device.type != "cpu" or not _real(x) or library() is None:
+        return None
+    function, first_infinite = _largest(), _FLOATS[x.dtype][0]
+    assert function is not None
+    size, memory = x.element_size(), x.untyped_storage()
+    if memory.nbytes() == size * x.numel():  # in whatever order, it is all of this memory
+        start, count, step, width = memory.data_ptr(), [1, 1, 1], [0, 0, 0], x.numel()
+    elif 0 < x.dim() <= 4 and x.stride(-1) == 1:
+        start, width, missing = x.data_ptr(), x.shape[-1], [1] * (4 - x.dim())
+        step = [*missing, *x.stride()[:-1]]
+        # What is repeated (a step of zero) is looked at once.
+        count = [n if s else 1 for n, s in zip([*missing, *x.shape[:-1]], step, strict=True)]
+    else:
+        return None
+    bits = function(start, size, _Three(*count), _Three(*step), width, torch.get_num_threads())
+    return math.inf if bits >= first_infinite else _FLOATS[x.dtype][1](bits)
 
 
 def call(name: str, *arguments: Any) -> int:

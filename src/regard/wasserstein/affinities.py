@@ -149,7 +149,7 @@ class EmpiricalW2(Embedded):
 
     def points(self, x: Tensor) -> Tensor:
         """Sorted, and over sqrt(n): the distance is a root of a *mean* square."""
-        return x.sort(-1).values / math.sqrt(x.shape[-1])
+        return x.sort(dim=-1, stable=True).values / math.sqrt(x.shape[-1])
 
     def distance(self, q: Tensor, k: Tensor) -> Tensor:
         """See `wasserstein_1d`."""

@@ -40,7 +40,8 @@ def wasserstein_1d(
     _check.finite("y", y)
     n, m = x.shape[-1], y.shape[-1]
     if x_weights is None and y_weights is None and n == m:
-        return (norm_between(x.sort(-1).values, y.sort(-1).values, p, pairwise) / math.pow(n, 1 / p)).to(dtype)
+        x, y = (z.sort(dim=-1, stable=True).values for z in (x, y))
+        return (norm_between(x, y, p, pairwise) / math.pow(n, 1 / p)).to(dtype)
     x, x_steps = _quantiles(x, _weights("x_weights", x_weights, x))
     y, y_steps = _quantiles(y, _weights("y_weights", y_weights, y))
     x, y = as_pairs(x, y, pairwise, 1)
@@ -104,7 +105,7 @@ def _weights(argument: str, weights: Tensor | None, x: Tensor) -> Tensor:
 
 def _quantiles(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Sorted samples, and where their quantile function steps past each."""
-    x, order = x.sort(-1)
+    x, order = x.sort(dim=-1, stable=True)  # equal samples have gradients in the order that they came in
     return x, weights.gather(-1, order).cumsum(-1)
 
 

@@ -48,7 +48,7 @@ def sliced_wasserstein(
     directions = directions.to(x.dtype)
     shadows_x, shadows_y = (x @ directions).mT, (y @ directions).mT  # (..., D, n) and (..., D, m)
     if x.shape[-2] == y.shape[-2]:
-        lines = [z.sort(-1).values.flatten(-2) for z in (shadows_x, shadows_y)]
+        lines = [z.sort(dim=-1, stable=True).values.flatten(-2) for z in (shadows_x, shadows_y)]
         return (norm_between(lines[0], lines[1], p, pairwise) / math.pow(lines[0].shape[-1], 1 / p)).to(dtype)
     shadows_x, shadows_y = as_pairs(shadows_x, shadows_y, pairwise, 2)
     each = wasserstein_1d(shadows_x, shadows_y, p)

@@ -1,0 +1,126 @@
+"""Inputs of a fused kernel, looked at before they go there: finite, and with scores in the range of their dtype.
+
+What a fused kernel makes of NaN or infinity is not specified, and differs between processors, lengths and releases of
+torch: some return a finite, wrong context. So the inputs themselves are looked at, one pass over each, and from their
+largest entries follows a bound on the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import _check, native
+from regard.affinity import Dot, Factored
+
+SCORES = 1 << 21  # numbers of a block of scores, where they have to be formed to be looked at
+
+
+class FusedInputs(NamedTuple):
+    """Scores are `scale` times the inner products of `q` and `k`. `sums_fit`: no sum of values can overflow."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    sums_fit: bool
+
+
+def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored) -> FusedInputs:
+    """Factors of the scores, and values, if all is well; otherwise an error that names the argument.
+
+    Scores that could leave the range of float16 are computed from float32.
+    """
+    tops = largest("q", q), largest("k", k)
+    sums_fit = _sums_fit(v)
+    if isinstance(affinity, Dot):
+        # The kernel scales in float32; scaling half-precision queries first would round them once more.
+        first, second = Dot(1.0).factors(q, k)
+        scale = q.shape[-1] ** -0.5 if affinity.scale is None else affinity.scale
+    else:
+        finite_parameters(affinity)
+        (first, second), scale = affinity.factors(q, k), 1.0
+        tops = _largest_or_overflow(first), tops[1] if second is k else _largest_or_overflow(second)
+    if not _fits(*tops, q.shape[-1], scale, q.dtype):
+        if q.dtype == torch.float16:
+            first, second, v = first.float(), second.float(), v.float()
+        if not _fits(*tops, q.shape[-1], scale, first.dtype):
+            _look_at_scores(first, second, scale)
+    return FusedInputs(first, second, v, scale, sums_fit)
+
+
+def finite_context(c: Tensor, v: Tensor) -> Tensor:
+    """The context of finite inputs, unless scores or sums of values have overflown on the way."""
+    if _check.values_checked(c) and not bool(c.detach().isfinite().all()):
+        if _sums_fit(v):
+            _overflow(c.dtype)
+        got = f"values so large that their sums overflow {c.dtype}"
+        _check.complain("v", got, "finite sums", "Scale the values down.")
+    return c
+
+
+def largest(argument: str, x: Tensor) -> float:
+    """The largest absolute entry of `x`; NaN and infinity are refused. Zero if values are not checked."""
+    if not _check.values_checked(x) or x.numel() == 0:
+        return 0.0
+    found = _largest(x)
+    if found == math.inf:
+        _check.finite(argument, x)
+    return found
+
+
+def finite_parameters(thing: Any) -> None:
+    """The tensors that an affinity or a map holds are finite, and so are those of what it holds."""
+    if torch.compiler.is_compiling() or not is_dataclass(thing):
+        return
+    for field in fields(thing):
+        x = getattr(thing, field.name)
+        if isinstance(x, Tensor) and x.is_floating_point():
+            largest(field.name, x)
+        elif is_dataclass(x):
+            finite_parameters(x)
+
+
+def _largest(x: Tensor) -> float:
+    found = native.largest(x)
+    if found is None:
+        low, high = (float(end) for end in x.detach().aminmax())  # documented to hand NaN on
+        found = max(-low, high) if math.isfinite(low) and math.isfinite(high) else math.inf
+    return found
+
+
+def _largest_or_overflow(factor: Tensor) -> float:
+    """The largest entry of a factor that was made from finite numbers."""
+    if not _check.values_checked(factor) or factor.numel() == 0:
+        return 0.0
+    found = _largest(factor)
+    if found == math.inf:
+        _overflow(factor.dtype)
+    return found
+
+
+def _sums_fit(v: Tensor) -> bool:
+    return largest("v", v) * v.shape[-2] < torch.finfo(v.dtype).max / 4
+
+
+def _fits(q: float, k: float, width: int, scale: float, dtype: torch.dtype) -> bool:
+    """Whether scores of queries up to `q` and keys up to `k` stay in the range of `dtype`, in any order of sums."""
+    return q * k * width * max(1.0, abs(scale)) < torch.finfo(dtype).max / 4
+
+
+def _look_at_scores(q: Tensor, k: Tensor, scale: float) -> None:
+    """Form the scores, some queries at a time: an error if one is past the range of its dtype."""
+    with torch.no_grad():
+        pairs = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])) * k.shape[-2]
+        for some in q.detach().split(max(1, SCORES // pairs), -2):
+            if not bool(((some * scale) @ k.detach().mT).isfinite().all()):
+                _overflow(q.dtype)
+
+
+def _overflow(dtype: torch.dtype) -> None:
+    remedy = "Scale queries or keys down, or use Dot(scale)."
+    _check.complain("q, k", f"scores that overflow {dtype}", "finite scores", remedy)

@@ -1,0 +1,58 @@
+"""Every name of torch that torch does not promise to keep is used here, and nowhere else.
+
+Each has a fallback for a release that lacks it, chosen so that the result stays right and only speed is lost. A test
+looks for private names in all other files, and runs the fallbacks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def _private(owner: Any, *path: str) -> Any:
+    """A private attribute, or None where this torch has no such thing."""
+    for name in path:
+        owner = getattr(owner, name, None)
+    return owner
+
+
+def in_transform(x: Tensor) -> bool:
+    """Whether `x` is inside a `torch.func` transform such as vmap or grad; its values cannot be read then.
+
+    Fallback: every tensor is taken to be inside one, as soon as a transform may be running.
+    """
+    asked = _private(torch._C, "_functorch", "is_functorch_wrapped_tensor")
+    return bool(asked(x)) if asked is not None else transforming()
+
+
+def transforming() -> bool:
+    """Whether a `torch.func` transform is running. Fallback: yes, so that the general path is taken."""
+    asked = _private(torch._C, "_are_functorch_transforms_active")
+    return bool(asked()) if asked is not None else True
+
+
+def forward_mode() -> bool:
+    """Whether forward-mode derivatives are being taken. Fallback: yes, so that ordinary operations are used."""
+    level = _private(forward_ad, "_current_level")
+    return level >= 0 if isinstance(level, int) else True
+
+
+def without_values(x: Tensor) -> bool:
+    """Whether `x` has a shape and no numbers: a tensor on the meta device, or a fake one of a compiler.
+
+    Fallback: only the meta device is known.
+    """
+    if x.is_meta:
+        return True
+    kind = _private(torch, "_subclasses", "FakeTensor") if type(x) is not Tensor else None
+    return kind is not None and isinstance(x, kind)
+
+
+def exporting() -> bool:
+    """Whether a graph for all sizes is being made. Torch 2.6 cannot tell an export from a compilation."""
+    asked = getattr(torch.compiler, "is_exporting", torch.onnx.is_in_onnx_export)
+    return bool(asked())
