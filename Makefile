@@ -1,5 +1,6 @@
 # make demo    set up, then run the main job
-# make test    set up, then lint, types and tests
+# make test    set up, then lint, types, tests, and the core's tests again as on other processors
+# make test-torch  the tests of the core, the modules and Hugging Face on the oldest, the pinned and the newest torch
 # make sanitize  the tests of the native kernels under the address and undefined-behaviour sanitizers
 # make bench   set up, then measure against peers (results in benchmarks/results/)
 # make docs    set up, then build the site into build/site
@@ -16,13 +17,13 @@ SITE   := $(VENV)/.site
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all lint types check bench sanitize browser docs site-check notebooks release clean
+.PHONY: demo test test-all test-torch lint types check machines bench sanitize browser docs site-check notebooks release clean
 
 # What the application needs is less than what its tests need.
 demo: $(if $(wildcard $(READY)),$(READY),$(APP))
 	$(BIN)/regard demo
 
-test: lint types check
+test: lint types check machines
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -31,8 +32,17 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# Two processes of one thread each are faster on two cores than two threads, because most tests are short.
 check: $(READY) browser
-	$(BIN)/pytest -ra
+	$(BIN)/pytest -ra --numprocesses 2 --dist worksteal
+
+# Other instruction sets, one and two threads, each variant of the kernels and none: what a machine lacks is said.
+machines: $(READY)
+	$(BIN)/python tools/machines.py
+
+# In environments of their own under .nox: about 5 GB and some minutes for each torch that is not here yet.
+test-torch: $(READY)
+	$(BIN)/nox --session tests
 
 # The page is tested in a real browser. Debian's needs no download of its own.
 browser:

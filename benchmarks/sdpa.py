@@ -1,17 +1,24 @@
-"""What our wrapping costs: the fused pairs beside the same kernel called by hand, in the layout that it likes best."""
+"""What our wrapping costs: the fused pairs beside the same kernel called by hand, in the layout that it likes best, and
+what of that is the look at the inputs for NaN and infinity."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.attend import BATCH, WIDTH, both
-from benchmarks.harness import Row, race, report
-from regard import Bilinear, Dot, attend, softmax
+from benchmarks.harness import Row, on_plain_path, race, report
+from regard import Bilinear, Dot, attend, checks, softmax
 
 
 def main() -> None:
     report("sdpa", sdpa_rows())
+
+
+def unchecked(*given: Tensor) -> Tensor:
+    with checks(False):
+        return attend(*given)
 
 
 def sdpa_rows() -> Iterator[Row]:
@@ -41,3 +48,24 @@ def sdpa_rows() -> Iterator[Row]:
                     "at least 0.9x",
                     t["by hand"].median / t["ours"].median >= 0.9,
                 )
+        yield from check_rows(n, q, k, v)
+
+
+def check_rows(n: int, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Row]:
+    """The price of looking at the inputs, as kernels do it and as plain PyTorch does."""
+    most = 1.05 if n == 196 else 1.03
+    for what, run in both(attend, q, k, v).items():
+        runs: dict[str, Callable[[], object]] = {"on": run, "off": both(unchecked, q, k, v)[what]}
+        t = race(runs | {"plain": on_plain_path(run)}, seconds=6.0, least=15)
+        for label, path in (("checks", "on"), ("checks without kernels", "plain")):
+            ratio = t[path].median / t["off"].median
+            promise = f"at most {most}x its time" if path == "on" else ""
+            yield Row(
+                f"{label} N={n} {what}",
+                "ms",
+                t[path].median,
+                "checks off",
+                t["off"].median,
+                promise,
+                ratio <= most if promise else None,
+            )

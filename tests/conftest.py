@@ -11,8 +11,8 @@ from hypothesis import settings
 
 from regard import native
 
-# One thread: tests are many small operations, and CI has two cores.
-torch.set_num_threads(1)
+# One thread: tests are many small operations, and most machines run several processes of them.
+torch.set_num_threads(int(os.environ.get("REGARD_TEST_THREADS", "1")))
 
 # Timing on a shared machine says nothing about the code, and a failure must come back on the next run.
 settings.register_profile("regard", deadline=None, derandomize=True, max_examples=60)

@@ -1,7 +1,7 @@
 """Every name of torch that torch does not promise to keep is used here, and nowhere else.
 
-Each has a fallback for a release that lacks it, chosen so that the result stays right and only speed is lost. A test
-looks for private names in all other files, and runs the fallbacks.
+Each has a fallback for a release that lacks it, chosen so that results stay right: the general path is taken, which is
+slower and does not look at values. A test looks for private names in all other files, and runs the fallbacks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,97 @@
+"""Run the core's tests as they would run on other machines: other instruction sets, one and two threads, no kernels.
+
+python tools/machines.py            # every setting that this processor can show, two at a time
+python tools/machines.py --list     # which those are, and what this processor cannot show
+
+A setting is an instruction set for torch (ATEN_CPU_CAPABILITY), a variant of the native kernels (REGARD_NATIVE) and a
+number of threads. Tests marked `once` are left out: they compile, train or measure memory, and say the same everywhere.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = "@tests/core.txt"  # one path a line
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one run pretends to be."""
+
+    torch: str
+    kernels: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"torch {self.torch}, kernels {self.kernels}, {self.threads} thread{'s' * (self.threads > 1)}"
+
+
+#: Each value of each of the three at least once; the ordinary run adds the machine's best with one thread.
+SETTINGS = [
+    Setting("default", "baseline", 1),
+    Setting("avx2", "avx2", 2),
+    Setting("avx512", "avx512", 2),
+    Setting("default", "0", 2),
+]
+
+
+def shown() -> tuple[list[Setting], list[str]]:
+    """The settings that this machine can run, and a line on each that it cannot."""
+    import torch
+
+    from regard import native
+
+    best = torch.backends.cpu.get_cpu_capability().lower()
+    known = ["default", "avx2", "avx512"]
+    can = known[: known.index(best) + 1] if best in known else ["default"]
+    kernels = {"0", *native.variants()}
+    run, lines = [], []
+    for setting in SETTINGS:
+        if setting.torch not in can:
+            lines.append(f"not shown here: {setting}; torch finds {best} on this processor")
+        elif setting.kernels not in kernels:
+            lines.append(f"not shown here: {setting}; kernels here are {', '.join(sorted(kernels - {'0'})) or 'not built'}")
+        else:
+            run.append(setting)
+    return run, lines
+
+
+def test(setting: Setting, more: list[str]) -> tuple[bool, str]:
+    """Run the core's tests in a process of its own; whether they passed, and what was printed."""
+    environment = os.environ | {
+        "ATEN_CPU_CAPABILITY": setting.torch,
+        "REGARD_NATIVE": setting.kernels,
+        "REGARD_TEST_THREADS": str(setting.threads),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not once", CORE, *more]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def main() -> None:
+    """Run all settings, two at a time, and say how each went."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--list", action="store_true", help="only say which settings would run")
+    given, more = arguments.parse_known_args()
+    settings, lines = shown()
+    if given.list:
+        print(*settings, *lines, sep="\n")
+        return
+    failed = 0
+    with ThreadPoolExecutor(2) as pool:
+        for setting, (passed, said) in zip(settings, pool.map(lambda s: test(s, more), settings), strict=True):
+            last = said.strip().splitlines()[-1] if said.strip() else "nothing printed"
+            print(f"{setting}: {last}" if passed else f"{said}\n{setting}: FAILED", flush=True)
+            failed += not passed
+    print(*lines, sep="\n", end="\n" if lines else "")
+    if failed:
+        sys.exit(f"{failed} of {len(settings)} settings failed")
+
+
+if __name__ == "__main__":
+    main()
