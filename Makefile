@@ -4,7 +4,9 @@
 # make bench   set up, then measure against peers (results in benchmarks/results/)
 # make docs    set up, then build the site into build/site
 # make notebooks  run the tutorials from top to bottom
-# make release build sdist and wheel, and try them in clean environments
+# make release build sdist and wheel, and try them in a clean environment; its steps: make sdist, make wheel, make wheel-test
+# make release-all  the same with every Python from 3.11 that is found
+# make test-variants  the tests of the core without kernels and with each variant of them that this machine can run
 # make test-all   test, notebooks, docs, the site in a browser, release
 PYTHON ?= python3
 VENV   := .venv
@@ -16,7 +18,8 @@ SITE   := $(VENV)/.site
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all lint types check bench sanitize browser docs site-check notebooks release clean
+.PHONY: demo test test-all lint types check bench sanitize browser docs site-check notebooks \
+  sdist wheel wheel-test release release-all test-variants clean
 
 # What the application needs is less than what its tests need.
 demo: $(if $(wildcard $(READY)),$(READY),$(APP))
@@ -52,8 +55,31 @@ site-check: docs browser
 notebooks: $(SITE)
 	$(BIN)/python tools/notebooks.py docs/tutorials/*.ipynb
 
-release: $(SITE)
-	$(BIN)/python tools/release.py
+sdist:
+	$(PYTHON) tools/release.py sdist
+
+# From the sdist in dist/.
+wheel:
+	$(PYTHON) tools/release.py wheel
+
+wheel-test:
+	$(PYTHON) tools/release.py test
+
+release:
+	$(PYTHON) tools/release.py sdist
+	$(PYTHON) tools/release.py wheel
+	$(PYTHON) tools/release.py test
+
+release-all:
+	$(PYTHON) tools/release.py sdist
+	$(PYTHON) tools/release.py wheel
+	$(PYTHON) tools/release.py test --every-python
+
+test-variants: $(READY)
+	for variant in 0 $$($(BIN)/python -c 'from regard import native; print(*native.variants())'); do \
+	  echo "REGARD_NATIVE=$$variant"; \
+	  REGARD_NATIVE=$$variant $(BIN)/pytest tests/test_native*.py tests/test_attend.py tests/maps tests/continuous tests/wasserstein || exit 1; \
+	done
 
 test-all: test notebooks site-check release
 
@@ -62,7 +88,7 @@ bench: $(READY)
 
 sanitize: $(READY)
 	mkdir -p build/sanitized
-	g++ -O1 -g -std=c++17 -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/*.cpp -o build/sanitized/_kernels.so
+	g++ -O1 -g -std=c++17 -Wno-psabi -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/*.cpp -o build/sanitized/_kernels.so
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_native*.py -k 'not process'
 
 $(READY): EXTRA := dev
