@@ -5,7 +5,8 @@
 # make bench   set up, then measure against peers (results in benchmarks/results/)
 # make docs    set up, then build the site into build/site
 # make notebooks  run the tutorials from top to bottom
-# make release build sdist and wheel, and try them in clean environments
+# make release build sdist and wheel, and try them in a clean environment; its steps: make sdist, make wheel, make wheel-test
+# make release-all  the same with every Python from 3.11 that is found
 # make test-all   test, notebooks, docs, the site in a browser, release
 PYTHON ?= python3
 VENV   := .venv
@@ -17,7 +18,8 @@ SITE   := $(VENV)/.site
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all test-torch lint types check machines bench sanitize browser docs site-check notebooks release clean
+.PHONY: demo test test-all test-torch lint types check machines bench sanitize browser docs site-check notebooks \
+  sdist wheel wheel-test release release-all clean
 
 # What the application needs is less than what its tests need.
 demo: $(if $(wildcard $(READY)),$(READY),$(APP))
@@ -62,8 +64,25 @@ site-check: docs browser
 notebooks: $(SITE)
 	$(BIN)/python tools/notebooks.py docs/tutorials/*.ipynb
 
-release: $(SITE)
-	$(BIN)/python tools/release.py
+sdist:
+	$(PYTHON) tools/release.py sdist
+
+# From the sdist in dist/.
+wheel:
+	$(PYTHON) tools/release.py wheel
+
+wheel-test:
+	$(PYTHON) tools/release.py test
+
+release:
+	$(PYTHON) tools/release.py sdist
+	$(PYTHON) tools/release.py wheel
+	$(PYTHON) tools/release.py test
+
+release-all:
+	$(PYTHON) tools/release.py sdist
+	$(PYTHON) tools/release.py wheel
+	$(PYTHON) tools/release.py test --every-python
 
 test-all: test notebooks site-check release
 
@@ -72,7 +91,7 @@ bench: $(READY)
 
 sanitize: $(READY)
 	mkdir -p build/sanitized
-	g++ -O1 -g -std=c++17 -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/*.cpp -o build/sanitized/_kernels.so
+	g++ -O1 -g -std=c++17 -Wno-psabi -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/*.cpp -o build/sanitized/_kernels.so
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_native*.py -k 'not process'
 
 $(READY): EXTRA := dev

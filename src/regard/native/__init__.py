@@ -1,15 +1,20 @@
 """Fused kernels for CPUs, in C++ behind a plain C interface; loaded at first use, and missed by nobody if absent.
 
-Set the environment variable REGARD_NATIVE to 0 to go without them, or to the path of another build.
+They are built in variants for the instructions that processors have, and the widest that this one can run is taken. The
+environment variable REGARD_NATIVE asks for another: 0 for none, the name of a variant, or the path of another build.
+What is asked for and cannot be had is an error at first use.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
 import os
+import re
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,37 +22,121 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._problem import Problem
 from regard._torch import in_transform
 
-VERSION = 6
+VERSION = 7
+#: Every variant that there can be, the widest last: what all processors of a kind have, x86-64-v3 and x86-64-v4.
+VARIANTS = ("baseline", "avx2", "avx512")
+SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+OPENMP = re.compile(r"lib[gi]?omp[-.\d]")  # GNU's, Intel's, LLVM's
+
+
+def _path(variant: str) -> Path:
+    return Path(__file__).with_name(f"_kernels_{variant}{SUFFIX}")
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    """The library in a file; an OSError that says why if it is none, or is of another release."""
+    try:
+        found = ctypes.CDLL(str(path))
+    except OSError:
+        if sys.platform == "win32":
+            raise
+        _lend_threads()
+        found = ctypes.CDLL(str(path))
+    version = getattr(found, "regard_version", int)()
+    if version != VERSION:
+        raise OSError(f"{path.name} has interface {version}, and this release of regard needs {VERSION}")
+    return found
+
+
+def _lend_threads() -> None:
+    """Make the OpenMP that torch has loaded known to all libraries; torch does that itself on most systems.
+
+    The kernels name none of their own: a second one in a process would have threads of its own beside torch's.
+    """
+    maps, own = Path("/proc/self/maps"), Path(torch.__file__).parent
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    loaded = [name for line in lines if OPENMP.match(Path(name := line.split(maxsplit=5)[-1]).name)]
+    of_torch = [name for name in loaded if Path(name).is_relative_to(own) or own.name + ".libs" in Path(name).parts]
+    for name in (*of_torch, *loaded, str(own / "lib/libomp.dylib")):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+            return
+
+
+def variants() -> tuple[str, ...]:
+    """The variants that are here and that this processor can run, the widest last; none where nothing was built."""
+    try:
+        level = _load(_path("baseline")).regard_level()
+    except OSError:
+        return ()
+    return tuple(name for name in VARIANTS[: level + 1] if _path(name).exists())
+
+
+def _refuse(wish: str, expected: str, remedy: str = "Unset it to take what suits this machine.") -> Problem:
+    return Problem(f"REGARD_NATIVE: got {wish!r}, expected {expected}. {remedy}")
+
+
+def _wished(wish: str) -> ctypes.CDLL:
+    """The variant of this name or the library in this file, or a complaint."""
+    here = variants()
+    if wish in VARIANTS and wish not in here:
+        which = "this processor can run" if _path(wish).exists() else "was built"
+        raise _refuse(wish, f"one that {which} ({', '.join(here) or 'there is none'})")
+    path = _path(wish) if wish in VARIANTS else Path(wish)
+    if not path.is_file():
+        raise _refuse(wish, f"0, {', '.join(VARIANTS)} or the path of a library")
+    try:
+        return _load(path)
+    except OSError as error:
+        reason = " ".join(str(error).split())
+        raise _refuse(wish, f"a library of these kernels ({reason})", "Build it again, or unset it.") from error
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None where they were not built, are switched off, or are of another release."""
+    """The compiled kernels, or None where they were not built, cannot be loaded, or are switched off."""
     wish = os.environ.get("REGARD_NATIVE", "")
     if wish == "0":
         return None
-    for path in [Path(wish)] if wish else sorted(Path(__file__).parent.glob("_kernels*.so")):
-        try:
-            found = ctypes.CDLL(str(path))
-            if found.regard_version() == VERSION:
-                return found
-        except (OSError, AttributeError):
-            continue
+    if wish:
+        return _wished(wish)
+    for name in reversed(variants()):
+        with contextlib.suppress(OSError):
+            return _load(_path(name))
     return None
 
 
 def native_kernels() -> str:
-    """Say whether the native kernels are on, and where they are.
+    """Say whether the native kernels are on, which variant of them, and what else could be had here.
 
     >>> native_kernels().split(":")[0] in ("on", "off")
     True
     """
-    found = library()
-    if found is None:
-        return "off: not built, or REGARD_NATIVE=0; plain PyTorch does the work"
-    return f"on: {Path(found._name).name}"
+    try:
+        found = library()
+    except Problem as problem:
+        return f"refused: {problem}"
+    if found is not None:
+        path, here = Path(found._name), variants()
+        name = next((name for name in here if _path(name) == path), None)
+        return f"on: {path.name}" if name is None else f"on: {name} (of {', '.join(here)})"
+    return f"off: {_reason()}; plain PyTorch does the work"
+
+
+def _reason() -> str:
+    """Why there are none."""
+    if os.environ.get("REGARD_NATIVE") == "0":
+        return "REGARD_NATIVE=0"
+    if not _path("baseline").exists():
+        return "not built"
+    try:
+        _load(_path("baseline"))
+    except OSError as error:
+        return " ".join(str(error).split())
+    return "switched off"
 
 
 def usable(*tensors: Tensor) -> bool:

@@ -5,13 +5,13 @@
 namespace {
 
 INLINE void accumulate(float* out, const float* x, float w, int64_t d) {
-#pragma omp simd
+    SIMD()
     for (int64_t e = 0; e < d; ++e) out[e] += w * x[e];
 }
 
 INLINE float product(const float* x, const float* y, int64_t d) {
     float sum = 0;
-#pragma omp simd reduction(+ : sum)
+    SIMD(reduction(+ : sum))
     for (int64_t e = 0; e < d; ++e) sum += x[e] * y[e];
     return sum;
 }
@@ -20,7 +20,7 @@ INLINE float product(const float* x, const float* y, int64_t d) {
 
 // Attention: a block of score rows to their support (places, weights, counts; `room` of them a row) and their contexts.
 // Returns 0, 1 for NaN or +inf, 2 if a row needs more room.
-VERSIONS static int attend_rows(const float* scores, const float* v, float* out, int32_t* place, float* weight,
+static int attend_rows(const float* scores, const float* v, float* out, int32_t* place, float* weight,
                                 int32_t* count, int64_t rows, int64_t n, int64_t d, int64_t room, double alpha) {
     int failed = 0;
     for (int64_t i = 0; i < rows; ++i) {
@@ -42,12 +42,12 @@ VERSIONS static int attend_rows(const float* scores, const float* v, float* out,
     return 0;
 }
 
-extern "C" int regard_attend_forward(const float* scores, const float* v, float* out, int32_t* place, float* weight,
+EXPORT int regard_attend_forward(const float* scores, const float* v, float* out, int32_t* place, float* weight,
                                      int32_t* count, int64_t rows, int64_t n, int64_t d, int64_t room, double alpha,
                                      int threads) {
     const int parts = threads_for(rows * n, threads);
     int failed = 0;
-#pragma omp parallel for num_threads(parts) reduction(| : failed)
+    PARALLEL(num_threads(parts) reduction(| : failed))
     for (int part = 0; part < parts; ++part) {
         const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;
         failed |= attend_rows(scores + a * n, v, out + a * d, place + a * room, weight + a * room, count + a, b - a, n,
@@ -57,7 +57,7 @@ extern "C" int regard_attend_forward(const float* scores, const float* v, float*
 }
 
 // Gradient in the scores, on the support alone (`slope`, as `weight`), and from it that in the queries.
-VERSIONS static void slopes_of_rows(const float* k, const float* v, const float* grad, const int32_t* place,
+static void slopes_of_rows(const float* k, const float* v, const float* grad, const int32_t* place,
                                     const float* weight, const int32_t* count, float* slope, float* dq, int64_t rows,
                                     int64_t e, int64_t d, int64_t room, double alpha) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -83,7 +83,7 @@ VERSIONS static void slopes_of_rows(const float* k, const float* v, const float*
 }
 
 // Gradients in the keys and values `first` to `last`, each gathered from the queries that look at it.
-VERSIONS static void gather_keys(const float* q, const float* grad, const int64_t* start, const int64_t* slot,
+static void gather_keys(const float* q, const float* grad, const int64_t* start, const int64_t* slot,
                                  const float* weight, const float* slope, float* dk, float* dv, int64_t first,
                                  int64_t last, int64_t e, int64_t d, int64_t room) {
     for (int64_t j = first; j < last; ++j) {
@@ -97,12 +97,12 @@ VERSIONS static void gather_keys(const float* q, const float* grad, const int64_
     }
 }
 
-extern "C" int regard_attend_backward(const float* q, const float* k, const float* v, const float* grad,
+EXPORT int regard_attend_backward(const float* q, const float* k, const float* v, const float* grad,
                                       const int32_t* place, const float* weight, const int32_t* count, float* slope,
                                       float* dq, float* dk, float* dv, int64_t rows, int64_t n, int64_t e, int64_t d,
                                       int64_t room, double alpha, int threads) {
     const int parts = std::max(1, threads);
-#pragma omp parallel for num_threads(parts)
+    PARALLEL(num_threads(parts))
     for (int part = 0; part < parts; ++part) {
         const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;
         slopes_of_rows(k, v, grad + a * d, place + a * room, weight + a * room, count + a, slope + a * room, dq + a * e,
@@ -116,7 +116,7 @@ extern "C" int regard_attend_backward(const float* q, const float* k, const floa
     std::vector<int64_t> slot(start[n]), next(start.begin(), start.end() - 1);
     for (int64_t i = 0; i < rows; ++i)
         for (int32_t j = 0; j < count[i]; ++j) slot[next[place[i * room + j]]++] = i * room + j;
-#pragma omp parallel for num_threads(parts)
+    PARALLEL(num_threads(parts))
     for (int part = 0; part < parts; ++part)
         gather_keys(q, grad, start.data(), slot.data(), weight, slope, dk, dv, n * part / parts, n * (part + 1) / parts,
                     e, d, room);

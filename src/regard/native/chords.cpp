@@ -15,7 +15,7 @@ INLINE void turn(const Floats& x, Floats& sine, Floats& cosine) {
 
 // The standard normal density without its constant, and the mass beyond |x| (Abramowitz and Stegun, 7.1.26).
 INLINE void bell(const Floats& x, Floats& height, Floats& beyond) {
-    const Floats zero = {}, size = x < zero ? -x : x, t = 1.0f / (1.0f + 0.23164189f * size);
+    const Floats zero = {}, size = choose(x < zero, -x, x), t = 1.0f / (1.0f + 0.23164189f * size);
     height = exp_of<Floats, Whole>(-0.5f * x * x);
     const Floats tail = 0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f);
     beyond = height * t * (0.127414796f + t * (-0.142248368f + t * tail));
@@ -25,7 +25,7 @@ INLINE void bell(const Floats& x, Floats& height, Floats& beyond) {
 
 // Gaussians under the paraboloid of an ellipse, as _block in continuous/quadrature.py with p = 1 and q = 1 or 2: eight
 // ellipses at a time, one chord after another. `ratio` is the constant of q over that of p; `out` gets six sums each.
-VERSIONS static void chords_of(const float* y1, const float* y2, const float* length, const float* width, float* out,
+static void chords_of(const float* y1, const float* y2, const float* length, const float* width, float* out,
                                int64_t count, const float* node, const float* weight, int64_t nodes, int64_t q,
                                float reach, float ratio) {
     const Floats zero = {};
@@ -43,12 +43,12 @@ VERSIONS static void chords_of(const float* y1, const float* y2, const float* le
         for (int64_t j = 0; j < nodes; ++j) {
             Floats sine, cosine, upper, lower, above_mass, below_mass;
             turn(middle + half_angle * node[j], sine, cosine);
-            cosine = cosine > 1e-4f ? cosine : zero + 1e-4f;
+            cosine = choose(cosine > 1e-4f, cosine, zero + 1e-4f);
             const Floats along = a + wide * sine, h = narrow * cosine, above = b + h, below = b - h;
             bell(above, upper, above_mass);
             bell(below, lower, below_mass);
             const Floats inside = 1.0f - (above_mass + below_mass), beside = above_mass - below_mass;
-            const Floats mass = above < zero ? beside : (below > zero ? -beside : inside);
+            const Floats mass = choose(above < zero, beside, choose(below > zero, -beside, inside));
             const Floats edge = h * root * (upper + lower), moment = root * (lower - upper) - b * mass;
             const Floats flat = h * h, first_power = (flat - 1.0f) * mass + b * moment + edge;
             const Floats square = cosine * cosine, inverse = 1.0f / h, cube = inverse * inverse * inverse;
@@ -68,7 +68,7 @@ VERSIONS static void chords_of(const float* y1, const float* y2, const float* le
                 const Floats higher = kernel * square * inverse * inverse * ratio;
                 // By parts on a large ellipse, as there.
                 const Floats direct = (along * along - 1.0f) * higher * second_power;
-                sums[3] += wide > 2.0f ? -4.0f * ratio * v_along * sine / wide : direct;
+                sums[3] += choose(wide > 2.0f, -4.0f * ratio * v_along * sine / wide, direct);
                 sums[4] += -4.0f * higher * next * along;
                 sums[5] += -4.0f * higher * (3.0f * first_power - 2.0f * flat * mass);
             }
@@ -78,11 +78,11 @@ VERSIONS static void chords_of(const float* y1, const float* y2, const float* le
     }
 }
 
-extern "C" int regard_chords_f32(const float* y1, const float* y2, const float* length, const float* width, float* out,
+EXPORT int regard_chords_f32(const float* y1, const float* y2, const float* length, const float* width, float* out,
                                  int64_t count, const float* node, const float* weight, int64_t nodes, int64_t q,
                                  double reach, double ratio, int threads) {
     const int parts = threads_for(count * nodes, threads);
-#pragma omp parallel for num_threads(parts)
+    PARALLEL(num_threads(parts))
     for (int part = 0; part < parts; ++part) {
         const int64_t a = count * part / parts, b = count * (part + 1) / parts;
         chords_of(y1 + a, y2 + a, length + a, width + a, out + 6 * a, b - a, node, weight, nodes, q,

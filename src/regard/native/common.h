@@ -1,18 +1,27 @@
-// What all kernels share: how they are compiled for several machines, and when a thread is worth its price.
-// Kernels are plain C++ behind a C interface. No header of torch or Python is used.
+// What all kernels share: what compilers differ in, and when a thread is worth its price.
+// Kernels are plain C++ behind a C interface. No header of torch or Python is used. The same sources are compiled once
+// for each set of instructions (VARIANTS in setup.py), and `regard_level` in checks.cpp says which a processor can run.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
-#define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+// A function that Python calls. Nothing else leaves the library.
+#if defined(_WIN32)
+#define EXPORT extern "C" __declspec(dllexport)
 #else
-#define VERSIONS
+#define EXPORT extern "C" __attribute__((visibility("default")))
 #endif
+
+// Loops that have no order: SIMD() or SIMD(reduction(+ : sum)) before a loop, and PARALLEL(num_threads(parts)).
+#define PRAGMA(text) _Pragma(#text)
+#define PARALLEL(...) PRAGMA(omp parallel for __VA_ARGS__)
+#if defined(_MSC_VER) && !defined(__clang__)
+#define INLINE static __forceinline
+#define SIMD(...)  // OpenMP 2.0 knows no such loops
+#else
 #define INLINE static inline __attribute__((always_inline))
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wpsabi"  // how vectors are returned does not matter where all is inlined
+#define SIMD(...) PRAGMA(omp simd __VA_ARGS__)
 #endif
 
 namespace {

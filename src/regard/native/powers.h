@@ -4,16 +4,20 @@
 #include <cmath>
 #include <cstring>
 
-#include "common.h"
+#include "lanes.h"
+
+// The oldest version of these two functions that the C library has: the newest would ask for a system of 2019.
+#if defined(__GLIBC__) && defined(__x86_64__)
+__asm__(".symver exp,exp@GLIBC_2.2.5\n.symver log,log@GLIBC_2.2.5");
+#elif defined(__GLIBC__) && defined(__aarch64__)
+__asm__(".symver exp,exp@GLIBC_2.17\n.symver log,log@GLIBC_2.17");
+#endif
 
 namespace {
 
 // Eight numbers side by side. Those of double precision are in two halves, because compilers keep vectors of 32 bytes in
 // registers and longer ones in memory.
 constexpr int64_t lanes = 8, half = 4;
-typedef double Four __attribute__((vector_size(32), aligned(8)));
-typedef float Floats __attribute__((vector_size(32), aligned(4)));
-typedef int32_t Whole __attribute__((vector_size(32), aligned(4)));
 
 union Eight {
     double of[lanes];
@@ -25,12 +29,10 @@ INLINE float number(int32_t x) { return static_cast<float>(x); }
 INLINE int32_t whole(float x) { return static_cast<int32_t>(x); }
 
 INLINE Floats rounded(const Floats& x) { return (x + 12582912.0f) - 12582912.0f; }  // 1.5 * 2^23: no room for a fraction
-INLINE Floats number(const Whole& x) { return __builtin_convertvector(x, Floats); }
-INLINE Whole whole(const Floats& x) { return __builtin_convertvector(x, Whole); }
 
 // Natural logarithm of positive normal numbers, one or eight.
 template <typename F, typename I>
-INLINE F log_of(const F& u) {
+INLINE F log_of(F u) {
     I bits;
     std::memcpy(&bits, &u, sizeof(bits));
     const I exponent = (bits - 0x3f3504f3) >> 23;  // mantissa in [sqrt(1/2), sqrt(2))
@@ -46,8 +48,8 @@ INLINE F log_of(const F& u) {
 
 // exp of one or eight numbers that are not positive; below -87 it is zero.
 template <typename F, typename I>
-INLINE F exp_of(const F& y) {
-    const F zero = {}, least = zero - 87.0f, x = y < least ? least : y;
+INLINE F exp_of(F y) {
+    const F zero = {}, least = zero - 87.0f, x = choose(y < least, least, y);
     const F k = rounded(x * 1.44269504f);
     const F r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
     F p = zero + 1.9875691500e-4f;
@@ -60,7 +62,7 @@ INLINE F exp_of(const F& y) {
     const I bits = (whole(k) + 127) * (1 << 23);
     F two;
     std::memcpy(&two, &bits, sizeof(two));
-    return y < least ? zero : p * two;
+    return choose(y < least, zero, p * two);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ INLINE void take(Grid& g, const T* scores, double gamma, const uint8_t* mask) {
 // q = s - D^T u.
 INLINE void primal(const Grid& g, const double* s, double* const* u, double* q) {
     const double *right = u[0], *left = u[0] - 1, *down = u[1], *up = u[1] - g.w;
-#pragma omp simd
+    SIMD()
     for (int64_t i = 0; i < g.filled; ++i) q[i] = s[i] + right[i] + down[i] - left[i] - up[i];
 }
 
@@ -78,7 +78,7 @@ INLINE void primal(const Grid& g, const double* s, double* const* u, double* q) 
 INLINE double advance(const double* q, const double* across, const double* upper, double* u, double* y, int64_t n,
                       double step) {
     double climb = 0.0;
-#pragma omp simd reduction(+ : climb)
+    SIMD(reduction(+ : climb))
     for (int64_t i = 0; i < n; ++i) {
         const double most = upper[i], from = y[i];
         double next = from + step * (across[i] - q[i]);
@@ -108,7 +108,7 @@ INLINE double residual(Grid& g) {
     double most = 0.0;
     for (int d = 0; d < 2; ++d) {
         const double *q = g.q, *across = g.q + (d == 0 ? 1 : g.w), *upper = g.upper[d], *u = g.u[d];
-#pragma omp simd reduction(max : most)
+        SIMD(reduction(max : most))
         for (int64_t i = 0; i < g.filled; ++i) {
             double next = u[i] + (across[i] - q[i]);
             next = next > upper[i] ? upper[i] : next;
@@ -194,7 +194,7 @@ INLINE double solve(Grid& g, const Rules& rules) {
 }  // namespace
 
 #define REGIONS(T, NAME)                                                                                              \
-    VERSIONS static int regions_##NAME(const T* s, const T* gamma, const uint8_t* mask, int64_t* label, T* pull,      \
+    static int regions_##NAME(const T* s, const T* gamma, const uint8_t* mask, int64_t* label, T* pull,               \
                                        double* error, int64_t rows, int64_t n, int64_t w, const Rules& rules) {       \
         static thread_local Grid grid = {};                                                                           \
         int uncertain = 0;                                                                                            \
@@ -212,14 +212,14 @@ INLINE double solve(Grid& g, const Rules& rules) {
     }                                                                                                                 \
     /* Regions and pull of `rows` grids; `error` is zero, or the bound of one that is not certified: their number */  \
     /* is returned. Grids take very different times, so that threads fetch a few at a time. */                        \
-    extern "C" int regard_regions_##NAME(const T* s, const T* gamma, const uint8_t* mask, int64_t* label, T* pull,    \
+    EXPORT int regard_regions_##NAME(const T* s, const T* gamma, const uint8_t* mask, int64_t* label, T* pull,        \
                                          double* error, int64_t rows, int64_t n, int64_t w, int64_t most,             \
                                          int64_t every, double step, double tolerance, int threads) {                 \
         const Rules rules = {most, every, step, tolerance};                                                           \
         const int64_t block = 4, blocks = (rows + block - 1) / block;                                                 \
         const int parts = threads_for(rows * n * 100, threads);                                                       \
         int uncertain = 0;                                                                                            \
-        _Pragma("omp parallel for num_threads(parts) schedule(dynamic) reduction(+ : uncertain)") for (               \
+        PARALLEL(num_threads(parts) schedule(dynamic) reduction(+ : uncertain)) for (                                 \
             int64_t b = 0; b < blocks; ++b) {                                                                         \
             const int64_t a = b * block, here = std::min(block, rows - a);                                            \
             uncertain += regions_##NAME(s + a * n, gamma + a, mask + a * n, label + a * n, pull + a * n, error + a,   \

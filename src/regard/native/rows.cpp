@@ -22,19 +22,19 @@ template <typename T>
 INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha) {
     T sum = 0, dot = 0;
     if (alpha == 2.0) {
-#pragma omp simd reduction(+ : sum, dot)
+        SIMD(reduction(+ : sum, dot))
         for (int64_t i = 0; i < n; ++i) {
             const T w = p[i] > 0 ? T(1) : T(0);
             sum += w;
             dot += w * g[i];
         }
         const T centre = sum > 0 ? dot / sum : T(0);
-#pragma omp simd
+        SIMD()
         for (int64_t i = 0; i < n; ++i) out[i] = p[i] > 0 ? g[i] - centre : T(0);
         return;
     }
     if (alpha == 1.5) {
-#pragma omp simd reduction(+ : sum, dot)
+        SIMD(reduction(+ : sum, dot))
         for (int64_t i = 0; i < n; ++i) {
             const T w = std::sqrt(p[i]);
             out[i] = w;
@@ -43,7 +43,7 @@ INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha
         }
     } else {
         const T power = static_cast<T>(2.0 - alpha);
-#pragma omp simd reduction(+ : sum, dot)
+        SIMD(reduction(+ : sum, dot))
         for (int64_t i = 0; i < n; ++i) {
             const bool in = p[i] > std::numeric_limits<T>::min();
             T w;
@@ -58,14 +58,14 @@ INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha
         }
     }
     const T centre = sum > 0 ? dot / sum : T(0);
-#pragma omp simd
+    SIMD()
     for (int64_t i = 0; i < n; ++i) out[i] *= g[i] - centre;
 }
 
 }  // namespace
 
 #define ROW_MAPS(T, NAME)                                                                                             \
-    VERSIONS static bool forward_rows_##NAME(const T* x, T* p, int64_t rows, int64_t n, const double* alpha,          \
+    static bool forward_rows_##NAME(const T* x, T* p, int64_t rows, int64_t n, const double* alpha,                   \
                                              int64_t alphas) {                                                        \
         bool bad = false;                                                                                             \
         if (alphas == 1 && n < short_row) {                                                                           \
@@ -76,25 +76,25 @@ INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha
         for (int64_t i = 0; i < rows; ++i) bad |= forward_row(x + i * n, p + i * n, n, alpha[alphas > 1 ? i : 0]);    \
         return bad;                                                                                                   \
     }                                                                                                                 \
-    VERSIONS static void backward_rows_##NAME(const T* p, const T* g, T* out, int64_t rows, int64_t n,                \
+    static void backward_rows_##NAME(const T* p, const T* g, T* out, int64_t rows, int64_t n,                         \
                                               const double* alpha, int64_t alphas) {                                  \
         for (int64_t i = 0; i < rows; ++i)                                                                            \
             backward_row(p + i * n, g + i * n, out + i * n, n, alpha[alphas > 1 ? i : 0]);                            \
     }                                                                                                                 \
-    extern "C" int regard_entmax_##NAME(const T* x, T* p, int64_t rows, int64_t n, const double* alpha,               \
+    EXPORT int regard_entmax_##NAME(const T* x, T* p, int64_t rows, int64_t n, const double* alpha,                   \
                                         int64_t alphas, int threads) {                                                \
         const int parts = threads_for(rows * n, threads);                                                             \
         int bad = 0;                                                                                                  \
-        _Pragma("omp parallel for num_threads(parts) reduction(| : bad)") for (int part = 0; part < parts; ++part) {  \
+        PARALLEL(num_threads(parts) reduction(| : bad)) for (int part = 0; part < parts; ++part) {                    \
             const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;                                     \
             bad |= forward_rows_##NAME(x + a * n, p + a * n, b - a, n, alpha + (alphas > 1 ? a : 0), alphas);         \
         }                                                                                                             \
         return bad;                                                                                                   \
     }                                                                                                                 \
-    extern "C" int regard_entmax_backward_##NAME(const T* p, const T* g, T* out, int64_t rows, int64_t n,             \
+    EXPORT int regard_entmax_backward_##NAME(const T* p, const T* g, T* out, int64_t rows, int64_t n,                 \
                                                  const double* alpha, int64_t alphas, int threads) {                  \
         const int parts = threads_for(rows * n, threads);                                                             \
-        _Pragma("omp parallel for num_threads(parts)") for (int part = 0; part < parts; ++part) {                     \
+        PARALLEL(num_threads(parts)) for (int part = 0; part < parts; ++part) {                                       \
             const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;                                     \
             backward_rows_##NAME(p + a * n, g + a * n, out + a * n, b - a, n, alpha + (alphas > 1 ? a : 0), alphas);  \
         }                                                                                                             \

@@ -25,18 +25,18 @@ INLINE void thresholds_2(const Eight* c, int64_t n, Eight& low) {
         Four sum_a = zero, sum_b = zero, count_a = zero, count_b = zero;
         for (int64_t i = 0; i < n; ++i) {
             const Four a = x[2 * i], b = x[2 * i + 1];
-            sum_a += a > low_a ? a : zero;
-            sum_b += b > low_b ? b : zero;
-            count_a += a > low_a ? one : zero;
-            count_b += b > low_b ? one : zero;
+            sum_a += choose(a > low_a, a, zero);
+            sum_b += choose(b > low_b, b, zero);
+            count_a += choose(a > low_a, one, zero);
+            count_b += choose(b > low_b, one, zero);
         }
         // Rows only ever lose entries, so that nothing has changed if the counts add up to what they were.
         if (none(before_a - count_a) && none(before_b - count_b)) break;
         before_a = count_a, before_b = count_b;
-        const Four higher_a = (sum_a - 1.0) / (count_a > one ? count_a : one);
-        const Four higher_b = (sum_b - 1.0) / (count_b > one ? count_b : one);
-        low_a = higher_a > low_a ? higher_a : low_a;
-        low_b = higher_b > low_b ? higher_b : low_b;
+        const Four higher_a = (sum_a - 1.0) / choose(count_a > one, count_a, one);
+        const Four higher_b = (sum_b - 1.0) / choose(count_b > one, count_b, one);
+        low_a = choose(higher_a > low_a, higher_a, low_a);
+        low_b = choose(higher_b > low_b, higher_b, low_b);
     }
     low.in[0] = low_a, low.in[1] = low_b;
 }
@@ -47,19 +47,20 @@ INLINE void thresholds_15(const Eight* c, int64_t n, int side, Four& floor, Four
     const Four low = floor;
     Four sum = zero, square = zero, count = zero, least = far;
     for (int64_t i = 0; i < n; ++i) {
-        const Four d = c[i].in[side] - low, y = d > zero ? d : zero, z = d > zero ? d : far;
+        const Four d = c[i].in[side] - low, y = choose(d > zero, d, zero), z = choose(d > zero, d, far);
         sum += y;
         square += y * y;
-        count += d > zero ? one : zero;
-        least = z < least ? z : least;
+        count += choose(d > zero, one, zero);
+        least = choose(z < least, z, least);
     }
     const Four mean = sum / count, room = one - (square - sum * mean);
-    const Four root = mean - roots((room > zero ? room : zero) / count), higher = low + (square - roots(square)) / sum;
+    const Four root = mean - roots(choose(room > zero, room, zero) / count);
+    const Four higher = low + (square - roots(square)) / sum;
     const auto found = (room > zero) & (root <= least);
     const auto climbs = higher > low;
-    const Four next = found ? low + (root > zero ? root : zero) : (climbs ? higher : low);
-    floor = open > zero ? next : low;
-    open = found | ~climbs ? zero : open;
+    const Four next = choose(found, low + choose(root > zero, root, zero), choose(climbs, higher, low));
+    floor = choose(open > zero, next, low);
+    open = choose(found | ~climbs, zero, open);
 }
 
 INLINE void thresholds_15(const Eight* c, int64_t n, Eight& low, int steps) {
@@ -77,7 +78,7 @@ INLINE void powers(const Eight* c, int64_t n, double delta, const Eight& low, Ei
     if (static_cast<int64_t>(s.near.size()) < n * lanes) s.near.resize(n * lanes), s.rest.resize(n * lanes);
     float *near = s.near.data(), *rest = s.rest.data();
     for (int64_t i = 0; i < n; ++i)
-#pragma omp simd
+        SIMD()
         for (int64_t r = 0; r < lanes; ++r) {
             const double base = 1.0 + delta * (c[i].of[r] - low.of[r]);  // in double, as in `deformed`
             const float u = static_cast<float>(base);
@@ -92,9 +93,9 @@ INLINE void powers(const Eight* c, int64_t n, double delta, const Eight& low, Ei
         std::memcpy(&u, near + i * lanes, sizeof(u));
         std::memcpy(&e, rest + i * lanes, sizeof(e));
         const Whole in = u > 1e-30f;
-        const Floats safe = in ? u : one, reciprocal = one / safe;
-        const Floats log = log_of<Floats, Whole>(safe) + (in ? e : zero) * reciprocal;
-        const Floats w = in ? exp_of<Floats, Whole>(log * inverse) : zero;
+        const Floats safe = choose(in, u, one), reciprocal = one / safe;
+        const Floats log = log_of<Floats, Whole>(safe) + choose(in, e, zero) * reciprocal;
+        const Floats w = choose(in, exp_of<Floats, Whole>(log * inverse), zero);
         const Floats more = w - lost, higher = total + more;  // a sum that keeps what it rounds away
         lost = (higher - total) - more;
         total = higher;
@@ -203,7 +204,7 @@ INLINE bool forward_eight(const T* x, T* p, int64_t rows, int64_t n, double alph
     if (shifted) {
         for (int64_t i = 0; i < most; ++i)
             for (int side = 0; side < 2; ++side) {
-                const Four zero = {}, y = value[i].in[side] - low.in[side], positive = y > zero ? y : zero;
+                const Four zero = {}, y = value[i].in[side] - low.in[side], positive = choose(y > zero, y, zero);
                 value[i].in[side] = alpha == 2.0 ? positive : positive * positive;
                 total.in[side] += value[i].in[side];
             }

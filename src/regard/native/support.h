@@ -7,7 +7,7 @@
 
 #include <limits>
 #include <vector>
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -46,7 +46,7 @@ INLINE int64_t grouped(const T* x, int64_t n, T* heads, bool& bad) {
     for (int64_t j = 0; j < groups; ++j) heads[j] = -infinity, wrong[j] = 0;
     int64_t start = 0;
     for (; start + groups <= n; start += groups)
-#pragma omp simd
+        SIMD()
         for (int64_t j = 0; j < groups; ++j) {
             const T y = x[start + j];
             heads[j] = y > heads[j] ? y : heads[j];
@@ -61,7 +61,7 @@ INLINE int64_t grouped(const T* x, int64_t n, T* heads, bool& bad) {
     return std::min(n, groups);
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__AVX2__)
 // For each of the 256 outcomes of eight comparisons, which lanes passed, one byte each.
 struct Lanes {
     uint64_t of[256];
@@ -74,8 +74,7 @@ struct Lanes {
 static constexpr Lanes passed;
 
 // Places of the entries above `bound`, eight comparisons at a time and no branch.
-__attribute__((target("avx2,popcnt"))) static int64_t above_avx2(const float* x, int64_t n, float bound,
-                                                                 int32_t* place) {
+INLINE int64_t above(const float* x, int64_t n, float bound, int32_t* place) {
     const __m256 least = _mm256_set1_ps(bound);
     int64_t found = 0, i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -91,15 +90,10 @@ __attribute__((target("avx2,popcnt"))) static int64_t above_avx2(const float* x,
     }
     return found;
 }
-static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
 #endif
 
 template <typename T>
 INLINE int64_t above(const T* x, int64_t n, T bound, int32_t* place) {
-#if defined(__x86_64__) && defined(__GNUC__)
-    if constexpr (sizeof(T) == 4)
-        if (has_avx2) return above_avx2(x, n, bound, place);
-#endif
     int64_t found = 0;
     for (int64_t i = 0; i < n; ++i) {
         place[found] = static_cast<int32_t>(i);
@@ -124,7 +118,7 @@ INLINE double threshold_2(const double* c, int64_t n, double low) {
     for (;;) {
         double sum = 0;
         int64_t count = 0;
-#pragma omp simd reduction(+ : sum, count)
+        SIMD(reduction(+ : sum, count))
         for (int64_t i = 0; i < n; ++i) {
             const bool in = c[i] > low;
             sum += in ? c[i] : 0.0;
@@ -141,7 +135,7 @@ INLINE double threshold_2(const double* c, int64_t n, double low) {
 INLINE double threshold_15(const double* c, int64_t n, double low, int steps) {
     for (int step = 0; step < steps; ++step) {
         double sum = 0, square = 0, count = 0, least = 1e300;
-#pragma omp simd reduction(+ : sum, square, count) reduction(min : least)
+        SIMD(reduction(+ : sum, square, count) reduction(min : least))
         for (int64_t i = 0; i < n; ++i) {
             const bool in = c[i] > low;
             const double y = in ? c[i] - low : 0.0, z = in ? y : 1e300;
@@ -187,7 +181,7 @@ INLINE double threshold_any(const double* c, int64_t n, double delta, double low
     const T inverse = static_cast<T>(1.0 / delta);
     for (int step = 0; step < steps; ++step) {
         double sum = 0, slopes = 0;
-#pragma omp simd reduction(+ : sum, slopes)
+        SIMD(reduction(+ : sum, slopes))
         for (int64_t i = 0; i < n; ++i) {
             T weight, slope;
             deformed(c[i] - low, delta, inverse, weight, slope);
@@ -232,14 +226,14 @@ INLINE int64_t support(const T* x, int64_t n, double alpha, Scratch& s) {
     double total = 0.0;
     const T inverse = static_cast<T>(1.0 / delta);
     if (shifted) {
-#pragma omp simd reduction(+ : total)
+        SIMD(reduction(+ : total))
         for (int64_t i = 0; i < found; ++i) {
             const double y = value[i] > low ? value[i] - low : 0.0;
             value[i] = alpha == 2.0 ? y : y * y;
             total += value[i];
         }
     } else {
-#pragma omp simd reduction(+ : total)
+        SIMD(reduction(+ : total))
         for (int64_t i = 0; i < found; ++i) {
             T weight, slope;
             deformed(value[i] - low, delta, inverse, weight, slope);
