@@ -195,6 +195,10 @@ def test_broken_and_wrong_files(package):
     for broken in (b"", b"no weights", content[:-1000], content[: len(content) // 2]):
         path.write_bytes(broken)
         refused(r"weights\.pth is broken: no tensors can be read from it \(\w+\)\. Install its package again\.")
+    path.unlink()
+    path.mkdir()
+    refused(r"weights\.pth cannot be read \(Is a directory\)")
+    path.rmdir()
     package(0, {"_conv_stem.weight": pytest.approx(1)})  # a class of somebody's
     refused("is broken: no tensors can be read from it .UnpicklingError")
     package(0, list(whole.values()))
