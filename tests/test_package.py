@@ -63,6 +63,15 @@ def test_the_core_needs_torch_alone(path):
         assert outside <= {"torch", "regard", "__future__"}
 
 
+def test_one_module_imports_lightning():
+    """By any of its names, at the top or inside a function, in the package or in what is written beside it."""
+    root = SOURCE.parent.parent
+    paths = [path for folder in ("src", "benchmarks", "examples", "tools") for path in (root / folder).rglob("*.py")]
+    names = {"lightning", "pytorch_lightning", "lightning_fabric"}
+    found = {str(path.relative_to(root)) for path in paths if {n.split(".")[0] for n in imports(path)} & names}
+    assert found == {"src/regard/training/_lightning.py"}
+
+
 def test_importing_regard_loads_nothing_heavy():
     """Beyond torch: regard's own modules and a few small ones of torch and Python."""
     code = "import sys, torch; before = set(sys.modules); import regard; print(*(set(sys.modules) - before))"

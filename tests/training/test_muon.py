@@ -1,4 +1,4 @@
-"""Muon against slow twins: singular values by hand, and torch's Adam."""
+"""Muon against slow twins: singular values by hand, torch's Adam, and torch's own Muon where there is one."""
 
 import pytest
 import torch
@@ -9,6 +9,31 @@ from torch import nn
 from regard.nn import MultiheadAttention
 from regard.training import Muon, muon_groups
 from regard.training._muon import orthogonal
+
+torchs = pytest.mark.skipif(
+    not hasattr(torch.optim, "Muon"), reason=f"torch {torch.__version__} has no torch.optim.Muon to compare with"
+)
+
+
+def torchs_muon(parameters, lr=0.1, momentum=0.95):
+    """torch's with the settings that ours has."""
+    return torch.optim.Muon(
+        parameters, lr=lr, momentum=momentum, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", eps=1e-7
+    )
+
+
+def updates(x):
+    """The first step of a parameter with gradient x, by ours and by torch's Muon."""
+    pair = [nn.Parameter(torch.zeros_like(x)) for _ in range(2)]
+    for parameter in pair:
+        parameter.grad = x.clone()
+    Muon([{"params": pair[:1], "parts": 1}], lr=0.1).step()
+    torchs_muon(pair[1:]).step()
+    return [parameter.detach() for parameter in pair]
+
+
+def distance(a, b):
+    return ((a - b).norm() / b.norm()).item()
 
 
 def by_singular_values(x):
@@ -65,6 +90,58 @@ def test_steps_of_matrices():
         optimizer.step()
     for twin, parameter in zip(twins, given, strict=True):
         torch.testing.assert_close(parameter.double(), twin, rtol=1e-4, atol=1e-4)
+
+
+@torchs
+def test_torchs_muon_takes_the_same_steps_in_the_same_precision(monkeypatch):
+    """Three steps of square, high, wide and very wide matrices; without its cast to bfloat16 there is no difference."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    ours = [nn.Parameter(torch.randn(*shape, dtype=torch.float64)) for shape in ((6, 6), (9, 4), (5, 7), (3, 20))]
+    theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    optimizers = Muon([{"params": ours, "parts": 1}], lr=0.1, momentum=0.9), torchs_muon(theirs, momentum=0.9)
+    for _ in range(3):
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@torchs
+@pytest.mark.parametrize("shape", [(64, 64), (128, 64), (64, 256), (192, 64)])
+def test_torchs_muon_rounds_to_bfloat16(shape):
+    """The docstring's 1 to 2 %; if this fails because it became exact, torch's may serve in place of ours."""
+    x = torch.randn(*shape)
+    ours, theirs = updates(x)
+    exact = -0.1 * 0.2 * max(shape) ** 0.5 * by_singular_values(x)
+    assert distance(ours, exact) < 1e-5
+    assert 0.01 < distance(theirs, exact) < 0.02
+
+
+@torchs
+def test_torchs_muon_rounds_more_where_singular_values_span_decades():
+    u, v = (torch.linalg.qr(torch.randn(64, 64))[0] for _ in range(2))
+    ours, theirs = updates(u @ torch.diag(torch.logspace(0, -4, 64)) @ v)
+    assert 0.06 < distance(theirs, ours) < 0.12
+
+
+@torchs
+def test_what_torchs_muon_does_not_take():
+    """Kernels and vectors are refused, parts are one matrix, and the steps of tiny gradients shrink."""
+    for shape in ((4, 2, 3, 3), (7,)):
+        with pytest.raises(ValueError, match="2D"):
+            torchs_muon([nn.Parameter(torch.zeros(shape))])
+    ours, theirs = updates(torch.randn(64, 64) * 1e-12)
+    assert theirs.norm() < 0.1 * ours.norm()
+    packed = torch.cat([torch.randn(4, 4), 1e-3 * torch.randn(4, 4)])
+    parameter = nn.Parameter(torch.zeros(8, 4))
+    parameter.grad = packed
+    Muon([{"params": [parameter], "parts": 2}], lr=0.1).step()
+    _, theirs = updates(packed)
+    assert parameter[4:].norm() > 0.5 * parameter[:4].norm()  # each part at its own pace
+    assert theirs[4:].norm() < 0.1 * theirs[:4].norm()
 
 
 def test_all_else_takes_the_steps_of_adam():

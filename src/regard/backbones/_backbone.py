@@ -20,8 +20,9 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 class Preparation:
     """How a picture becomes what a backbone takes: `size` of its square input, `mean` and `std` of each channel.
 
-    >>> Preparation(size=2, mean=(0, 0, 0), std=(1, 1, 1))(torch.full((1, 3, 4, 4), 51, dtype=torch.uint8)).unique()
-    tensor([0.2000])
+    >>> x = Preparation(size=2, mean=(0, 0, 0), std=(1, 1, 1))(torch.full((1, 3, 4, 4), 51, dtype=torch.uint8))
+    >>> x.shape, torch.allclose(x, torch.tensor(0.2))
+    (torch.Size([1, 3, 2, 2]), True)
     """
 
     size: int

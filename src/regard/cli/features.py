@@ -15,7 +15,7 @@ def add(app: typer.Typer) -> None:
 def features(
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
     backbone: str = typer.Option(
-        ..., help="A run of regard pretrain, a transformers model, or efficientnet-lite0 to 4."
+        ..., help="A run of regard pretrain, a transformers model, or efficientnet-lite0 to 2."
     ),
     out: Path = typer.Option(Path("out/features"), help="Where to store the features."),
     split: list[str] = typer.Option(["train", "val", "test"], help="Splits; those that are not there are left out."),

@@ -1,9 +1,7 @@
-"""`fit`: a task, its data, and Lightning's Trainer around them."""
+"""`fit`: a task and its data, from the last checkpoint to the last step."""
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,9 +134,7 @@ def fit(
             raise Problem(
                 f"{out} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
             )
-    from lightning.fabric.utilities.warnings import PossibleUserWarning  # slow to import, so only here
-
-    from regard.training._lightning import Adapter, Plan, Runner, Stream
+    from regard.training._lightning import Plan, train  # slow to import, so only here
 
     plan = Plan(
         start=start,
@@ -156,56 +152,19 @@ def fit(
         on_log=on_log,
         progress=progress,
     )
-    runner = Runner(plan, state)
-    talk = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
-    levels = [logger.level for logger in talk]
-    for logger in talk:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            # Advice about loader workers and the like: order and number of workers are decided here.
-            warnings.simplefilter("ignore", PossibleUserWarning)
-            warnings.filterwarnings("ignore", category=DeprecationWarning)
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            trainer = _trainer(
-                max_steps=steps - start,
-                max_epochs=-1,
-                accumulate_grad_batches=accumulate,
-                gradient_clip_val=clip,
-                devices=devices,
-                num_nodes=num_nodes,
-                accelerator=accelerator,
-                strategy=strategy,
-                precision=precision,
-                callbacks=[runner],
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                use_distributed_sampler=False,
-                num_sanity_val_steps=0,
-            )
-            if start < steps:
-                trainer.fit(Adapter(task, plan), datamodule=Stream(data, plan))
-    finally:
-        for logger, level in zip(talk, levels, strict=True):
-            logger.setLevel(level)
+    runner = train(
+        task,
+        data,
+        plan,
+        state,
+        gradient_clip_val=clip,
+        devices=devices,
+        num_nodes=num_nodes,
+        accelerator=accelerator,
+        strategy=strategy,
+        precision=precision,
+    )
     return Fitted(steps - start, start, runner.seconds, runner.per_second)
-
-
-def _trainer(**options: Any) -> Any:
-    """Lightning's Trainer; what it has against its options is said in one line."""
-    import lightning
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-
-    try:
-        # Lightning would only warn of half precision on a CPU, and take bf16-mixed.
-        warnings.filterwarnings("error", message=".*fp16 is not supported on CPU")
-        return lightning.Trainer(**options)
-    except UserWarning as error:
-        raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.") from error
-    except (MisconfigurationException, ValueError, TypeError) as error:
-        raise Problem(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
 
 
 def restore(task: Task, checkpoint: _checkpoints.Checkpoint) -> dict[str, Any]:

@@ -1,19 +1,28 @@
-"""Lightning's side of `fit`: the module, the data and the callback it is given. Imported when a run begins."""
+"""Lightning's side of `fit`: the Trainer, and the module, the data and the callback it is given.
+
+The only module that imports Lightning, which is slow; it is imported itself when a run begins.
+"""
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.warnings import PossibleUserWarning
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from regard._problem import Problem
 from regard.training import _checkpoints
 from regard.training._fit import Task
 from regard.training._log import Kind, Log, NoLog, Progress, open_log
@@ -204,3 +213,56 @@ class Runner(lightning.Callback):
     def teardown(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
         """Close the log."""
         self._log.close()
+
+
+def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any], **options: Any) -> Runner:
+    """Train what is left of a plan; `state` is the optimiser's, and `options` are more of the Trainer's."""
+    runner = Runner(plan, state)
+    with _quiet():
+        trainer = _trainer(
+            max_steps=plan.steps - plan.start,
+            max_epochs=-1,
+            accumulate_grad_batches=plan.accumulate,
+            callbacks=[runner],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+            **options,
+        )
+        if plan.start < plan.steps:
+            trainer.fit(Adapter(task, plan), datamodule=Stream(data, plan))
+    return runner
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Lightning has to say about itself."""
+    talk = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [logger.level for logger in talk]
+    for logger in talk:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            # Advice about loader workers and the like: order and number of workers are decided here.
+            warnings.simplefilter("ignore", PossibleUserWarning)
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            yield
+    finally:
+        for logger, level in zip(talk, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _trainer(**options: Any) -> lightning.Trainer:
+    """Lightning's Trainer; what it has against its options is said in one line."""
+    try:
+        # Lightning would only warn of half precision on a CPU, and take bf16-mixed.
+        warnings.filterwarnings("error", message=".*fp16 is not supported on CPU")
+        return lightning.Trainer(**options)
+    except UserWarning as error:
+        raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.") from error
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        raise Problem(f"Lightning cannot train so: {' '.join(str(error).split())}") from error

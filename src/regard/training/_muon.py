@@ -45,6 +45,11 @@ class Muon(Optimizer):
     the other. The step of a matrix is U V' of its momentum U S V', nearly, times 0.2 sqrt(its longer side), which gives
     it the size of Adam's step (Liu and others, 2025): one `lr` fits all. A group with `parts` 0 takes Adam's steps.
 
+    `torch.optim.Muon`, which newer releases of torch have, does the same with weight_decay=0 and
+    adjust_lr_fn="match_rms_adamw", but in bfloat16: its steps are 1 to 2 % off, and 9 % where singular values span four
+    decades (ours: 1e-5, in float32). It takes matrices alone, no kernels, no parts and nothing for Adam; its steps
+    shrink where the momentum's norm is below 1e-7; and it goes through the matrices one by one. The tests compare both.
+
     >>> w = nn.Parameter(torch.zeros(2, 2))
     >>> w.grad = torch.tensor([[3.0, 0.0], [0.0, 0.1]])
     >>> Muon([{"params": [w], "parts": 1}], lr=1.0).step()

