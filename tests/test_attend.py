@@ -329,6 +329,7 @@ def test_any_callable_is_a_map(small_blocks):
 
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("name", ["dot", "concatenation"])
+@pytest.mark.once
 def test_compile_and_function_transforms(name, map_name):
     ours = MAPS[map_name][0]
     affinity = make_affinity(name, 4)
@@ -343,6 +344,7 @@ def test_compile_and_function_transforms(name, map_name):
 
 
 @pytest.mark.parametrize("map_name", ["sparsemax", "softmax"])
+@pytest.mark.once
 def test_memory_is_that_of_blocks(map_name):
     """Forward and backward at N = 4096, batch 2: scores, weights and their gradients alone would take 536 MB."""
     setup = f"""

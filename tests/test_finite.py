@@ -124,16 +124,39 @@ def test_scores_given_to_a_map(map_name, n, path):
     [
         (regard.Bilinear(torch.full((4, 4), math.nan)), "weight"),
         (regard.Concatenation(torch.ones(4), torch.tensor([1.0, 1.0, math.inf, 1.0])), "w_k"),
-        (regard.Additive(torch.full((4,), math.nan)), "v"),
+        (regard.Additive(torch.full((4,), math.nan)), "s"),
         (regard.GaussianW2(torch.tensor(math.nan)), "tau"),
-        (regard.Unsquared(regard.EmpiricalW2(), torch.tensor(math.nan)), "tau"),
+        (regard.Unsquared(regard.EmpiricalW2(), torch.tensor(math.nan)), "s"),
     ],
 )
 def test_parameters_of_an_affinity(affinity, name, map_name):
+    """By their name, or as what they make of the scores."""
     x = torch.full((9, 4), 0.5)
-    refused(name, x, x, x, affinity, MAPS[map_name])
-    with pytest.raises(ValueError, match=rf"^{name}: got"):
+    with pytest.raises(ValueError, match=rf"^{name}: got (NaN|an infinity)"):
+        regard.attend(x, x, x, affinity, MAPS[map_name])
+    with pytest.raises(ValueError, match=r"^s: got"):
         regard.attention_weights(x, x, affinity, MAPS[map_name])
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_modules_with_weights_and_biases(need_weights, biased):
+    """A bias of minus infinity masks; NaN in it, or in the values, does not pass."""
+    layer = regard.nn.MultiheadAttention(8, 2)
+    x, bias = torch.randn(1, 5, 8), torch.randn(5, 5).masked_fill(torch.eye(5, dtype=torch.bool), -math.inf)
+    how = {"need_weights": need_weights} | ({"attn_mask": bias} if biased else {})
+    out, weights = layer(x, x, x, **how)
+    assert out.isfinite().all()
+    if need_weights and biased:
+        assert (weights.diagonal(dim1=-2, dim2=-1) == 0).all()
+    spoiled = x.clone()
+    spoiled[0, 3, 1] = math.nan
+    with pytest.raises(ValueError, match=r"^v: got NaN"):
+        layer(x, x, spoiled, **how)
+    if biased:
+        bias[1, 2] = math.nan
+        with pytest.raises(ValueError, match=r"^s: got NaN"):
+            layer(x, x, x, **how)
 
 
 @pytest.mark.parametrize("n", [1, 9, 64, 197])

@@ -84,6 +84,7 @@ def test_masked_classes_take_no_part():
     assert s.grad.isfinite().all()
 
 
+@pytest.mark.once
 def test_any_axis_half_precision_compile_and_vmap():
     s, target = torch.randn(2, 7, 3), torch.randint(0, 7, (2, 3))
     expected = regard.sparsemax_loss(s, target, dim=1)

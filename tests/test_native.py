@@ -193,6 +193,7 @@ def test_sparse_attention_names_nan():
         regard.attend(q, k, v, map=regard.sparsemax)
 
 
+@pytest.mark.once
 def test_without_kernels_everything_works_in_a_process_of_its_own():
     code = (
         "import regard, torch; print(regard.native_kernels()); print(regard.sparsemax(torch.tensor([1.0, 1.4, 0.1])))"
@@ -208,6 +209,7 @@ def test_without_kernels_everything_works_in_a_process_of_its_own():
     assert "0.3000, 0.7000, 0.0000" in done.stdout
 
 
+@pytest.mark.once
 def test_the_build_process_goes_on_without_a_compiler(tmp_path):
     root = Path(__file__).parents[1]
     command = [

@@ -58,6 +58,7 @@ def test_regions_and_pull_are_those_of_the_plain_path(dtype, plain):
 
 @pytest.mark.parametrize("gamma", [0.05, 0.25, 1.0])
 @pytest.mark.parametrize("size", [(1, 9), (8, 8), (14, 14), (20, 3)])
+@pytest.mark.once
 def test_smoothing_is_exact_2_5_3(size, gamma):
     s = np.random.default_rng(0).normal(size=size)
     expected = reference.project(reference.smooth(s, gamma))
@@ -136,6 +137,7 @@ def test_bad_scores_are_named_or_give_nan(bad):
     torch.testing.assert_close(p[:2], tvmax(s[:2], 0.1))
 
 
+@pytest.mark.once
 def test_compiles_with_the_kernel():
     f = partial(tvmax, gamma=0.1)
     s = torch.randn(5, 6, 6)

@@ -10,7 +10,10 @@ import regard
 from regard import _torch
 
 SOURCES = Path(regard.__file__).parent
-PRIVATE = re.compile(r"\btorch(\.\w+)*\._[a-z]\w*|\bfrom torch(\.\w+)*\._\w+ import|\bforward_ad\._\w+")
+PRIVATE = re.compile(
+    r"(?<!regard\.)\b(torch|nn)(\.\w+)*\._[A-Za-z]\w*|\bfrom torch[\w.]*\._\w+ import"
+    r"|\bfrom torch[\w.]* import [^;\n]*\b_[A-Za-z]|\bforward_ad\._\w+"
+)
 
 
 def test_private_names_are_in_one_file():
@@ -23,9 +26,11 @@ def test_private_names_are_in_one_file():
 
 
 def test_the_pattern_finds_what_it_should():
-    for text in ("torch._C._functorch.x(y)", "torch.autograd._functions", "from torch._subclasses import A"):
+    private = "torch._C._functorch.x(y)", "torch.autograd._functions", "nn.modules.batchnorm._BatchNorm"
+    for text in (*private, "from torch._subclasses import A", "from torch.nn import A, _B"):
         assert PRIVATE.search(text)
-    assert not PRIVATE.search("torch.__version__ from regard._torch import x")
+    for text in ("torch.__version__", "from regard._torch import x", "from torch.nn import Linear; self._nn"):
+        assert not PRIVATE.search(text)
 
 
 @pytest.fixture
@@ -55,7 +60,7 @@ def test_transforms_without_the_private_names(another_torch):
 
 def test_each_question_has_an_answer(monkeypatch):
     x = torch.zeros(2)
-    assert not (_torch.in_transform(x) or _torch.transforming() or _torch.forward_mode() or _torch.without_values(x))
+    assert not any([_torch.in_transform(x), _torch.transforming(), _torch.forward_mode(), _torch.without_values(x)])
     seen = []
     torch.func.vmap(lambda y: seen.append((_torch.in_transform(y), _torch.transforming())) or y)(x)
     assert seen == [(True, True)]
@@ -63,3 +68,23 @@ def test_each_question_has_an_answer(monkeypatch):
         assert _torch.forward_mode()
     assert _torch.without_values(torch.zeros(2, device="meta"))
     assert not _torch.exporting()
+
+
+def test_an_optimiser_without_the_private_names(monkeypatch):
+    from regard.training import Muon, muon_groups
+
+    ends = []
+    for private in (True, False):
+        torch.manual_seed(0)
+        layer = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3))
+        optimiser = Muon(muon_groups(layer), lr=0.01)
+        x = torch.randn(8, 6)
+        with monkeypatch.context() as patch:
+            if not private:
+                patch.setattr(_torch, "_private", lambda *_: None)
+            for _ in range(3):
+                optimiser.zero_grad()
+                layer(x).square().sum().backward()
+                optimiser.step()
+        ends.append([parameter.detach().clone() for parameter in layer.parameters()])
+    torch.testing.assert_close(ends[0], ends[1])

@@ -49,13 +49,13 @@ def shown() -> tuple[list[Setting], list[str]]:
     best = torch.backends.cpu.get_cpu_capability().lower()
     known = ["default", "avx2", "avx512"]
     can = known[: known.index(best) + 1] if best in known else ["default"]
-    kernels = {"0", *native.variants()}
+    kernels = ("0", *native.variants())
     run, lines = [], []
     for setting in SETTINGS:
         if setting.torch not in can:
             lines.append(f"not shown here: {setting}; torch finds {best} on this processor")
         elif setting.kernels not in kernels:
-            lines.append(f"not shown here: {setting}; kernels here are {', '.join(sorted(kernels - {'0'})) or 'not built'}")
+            lines.append(f"not shown here: {setting}; kernels here: {', '.join(kernels[1:]) or 'not built'}")
         else:
             run.append(setting)
     return run, lines

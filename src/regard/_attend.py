@@ -113,7 +113,8 @@ def attend(
         else:
             c = in_blocks(rows, given.q, given.k, given.v, mask, causal, plan.rows, Held.by())
         return (c if given.sums_fit else finite_context(c, v)).to(dtype)
-    finite_parameters(affinity)
+    if isinstance(affinity, (Factored, Concatenation)):  # of others the scores are formed, and the map looks at them
+        finite_parameters(affinity)
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check.finite(name, x)
     if dtype in (torch.float16, torch.bfloat16):
@@ -146,7 +147,6 @@ def attention_weights(
             [0.5000, 0.5000]])
     """
     _check_shapes(q, k, None, affinity, mask)
-    finite_parameters(affinity)
     for name, x in (("q", q), ("k", k)):
         _check.finite(name, x)
     dtype = q.dtype

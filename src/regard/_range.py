@@ -74,15 +74,13 @@ def largest(argument: str, x: Tensor) -> float:
 
 
 def finite_parameters(thing: Any) -> None:
-    """The tensors that an affinity or a map holds are finite, and so are those of what it holds."""
+    """The tensors that an affinity holds are finite."""
     if torch.compiler.is_compiling() or not is_dataclass(thing):
         return
     for field in fields(thing):
         x = getattr(thing, field.name)
         if isinstance(x, Tensor) and x.is_floating_point():
             largest(field.name, x)
-        elif is_dataclass(x):
-            finite_parameters(x)
 
 
 def _largest(x: Tensor) -> float:

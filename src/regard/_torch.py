@@ -6,6 +6,7 @@ slower and does not look at values. A test looks for private names in all other 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -56,3 +57,25 @@ def exporting() -> bool:
     """Whether a graph for all sizes is being made. Torch 2.6 cannot tell an export from a compilation."""
     asked = getattr(torch.compiler, "is_exporting", torch.onnx.is_in_onnx_export)
     return bool(asked())
+
+
+def foreach(name: str, tensors: Sequence[Tensor], *others: Any, **more: Any) -> Any:
+    """One operation on many tensors in few launches, `torch._foreach_<name>`. Fallback: one tensor after the other.
+
+    Lists among the `others` are taken apart, one entry for each tensor.
+
+    >>> foreach("mul", [torch.ones(2), torch.ones(1)], [2.0, 3.0])
+    [tensor([2., 2.]), tensor([3.])]
+    """
+    at_once = _private(torch, f"_foreach_{name}")
+    if at_once is not None:
+        return list(made) if (made := at_once(tensors, *others, **more)) is not None else None
+    given = list(others)
+    if name.startswith("addc") and len(given) == 3:  # a single tensor takes its factor by name
+        more["value"] = given.pop()
+    made = []
+    for place, x in enumerate(tensors):
+        own = [other[place] if isinstance(other, (list, tuple)) else other for other in given]
+        named = {key: value[place] if isinstance(value, (list, tuple)) else value for key, value in more.items()}
+        made.append(getattr(x, name)(*own, **named))
+    return made

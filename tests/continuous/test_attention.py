@@ -152,6 +152,7 @@ def test_calling_twice_before_backward():
 # torch.compile's own tracer instantiates an autograd.Function, and warns itself about it.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("options", [{}, {"alpha": 2}], ids=str)
+@pytest.mark.once
 def test_compile(options):
     basis = C.GaussianBasis.on_grid(3, 3)
     operator = C.ridge(SMALL, basis).float()

@@ -239,6 +239,7 @@ def test_vmap_over_alpha():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.once
 def test_compiles_without_a_break(dtype):
     def f(s, a, mask):
         maps = (regard.softmax, regard.sparsemax, regard.entmax, regard.mean)
@@ -256,6 +257,7 @@ def test_compiles_without_a_break(dtype):
     torch.testing.assert_close(results[0], results[1])
 
 
+@pytest.mark.once
 def test_the_compiled_operator_is_well_formed():
     s = torch.randn(3, 70, requires_grad=True)
     a = torch.full((3, 1), 1.5, requires_grad=True)

@@ -49,6 +49,7 @@ def test_solves_the_joint_problem_2_5_1(size, gamma):
 
 
 @pytest.mark.parametrize("gamma", [0.05, 0.25, 1.0])
+@pytest.mark.once
 def test_a_14_by_14_grid_is_exact_2_5_3(gamma):
     s = torch.randn(14, 14, dtype=torch.float64)
     expected = reference.project(reference.smooth(s.numpy(), gamma))
@@ -271,6 +272,7 @@ def test_the_solver_is_a_sound_operator():
     torch.library.opcheck(_regions.tv_regions, (s, gamma, torch.ones(2, 3, 12, dtype=torch.bool), 4))
 
 
+@pytest.mark.once
 def test_compiles_in_one_piece():
     s = torch.randn(4, 5, 5, requires_grad=True)
     gamma = torch.tensor(0.2, requires_grad=True)

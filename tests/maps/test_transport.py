@@ -238,6 +238,7 @@ def test_as_a_map_it_gives_doubly_stochastic_attention() -> None:
     assert sinkhorn.couples_rows
 
 
+@pytest.mark.once
 def test_vmap_and_compile_give_the_same() -> None:
     s = torch.randn(3, 6, 5)
     expected = sinkhorn(s, 0.1, 4).plan
@@ -296,6 +297,7 @@ def _process(rank: int, store: str, out: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.once
 def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     mp.spawn(_process, (str(tmp_path / "store"), str(tmp_path)), nprocs=2)

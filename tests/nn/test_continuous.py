@@ -169,6 +169,7 @@ def test_self_attention_gradcheck(alpha):
     assert torch.autograd.gradcheck(attention, x)
 
 
+@pytest.mark.once
 def test_memory_is_linear_in_the_length():
     """Forward and backward at L = 16,384: one matrix of all pairs would take 1 GB."""
     setup = """
@@ -199,6 +200,7 @@ class Context(nn.Module):
     ("make", "basis", "alpha"),
     [("pool", "gaussian", 1), ("pool", "paraboloid", 2), ("self", "gaussian", 2), ("self", "fourier", 1)],
 )
+@pytest.mark.once
 def test_compile_and_export(make, basis, alpha):
     basis = BASES[basis][1]
     fit = partial(C.match_moments, alpha=alpha)

@@ -13,6 +13,8 @@ import regard
 from regard import GaussianW2, Sinkhorn
 from regard.nn import AttentionPool, Entmax, MultiheadAttention, TransformerDecoderLayer, TransformerEncoderLayer
 
+pytestmark = pytest.mark.once
+
 E, H, L = 16, 4, 6
 MAPS = {
     "softmax": lambda: regard.softmax,

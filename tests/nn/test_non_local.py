@@ -138,6 +138,7 @@ def test_memory_layout_does_not_matter(kind, layout):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.once
 def test_compile_and_export(kind):
     block = switched_on(NonLocal2d(4, kind, subsample=2)).eval()
     x = torch.randn(2, 4, 6, 6)
@@ -211,6 +212,7 @@ def test_bad_inputs_are_named():
 
 @pytest.mark.parametrize("kind", ["gaussian", "embedded_gaussian", "dot_product"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.once
 def test_onnx(kind, tmp_path):
     onnxruntime = importlib.import_module("onnxruntime")
     block = switched_on(NonLocal2d(4, kind, subsample=2)).eval()

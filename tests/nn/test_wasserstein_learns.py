@@ -4,6 +4,8 @@ import pytest
 
 from benchmarks.same_distribution import CONTESTANTS, DOT, SLOW, learn
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("name", [n for n in CONTESTANTS if n != DOT])
 def test_it_trains(name: str) -> None:

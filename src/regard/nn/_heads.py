@@ -43,6 +43,7 @@ def attend_heads(
     if bias is not None:
         affinity = _Biased(affinity, bias)
     p = attention_weights(q, k, affinity, map, mask, causal=causal)
+    _check.finite("v", v)
     return p @ v, p if need_weights else None
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from regard._files import replacing
 from regard._problem import Problem
@@ -24,6 +23,7 @@ from regard.swav._settings import Crops, Settings, checked
 from regard.swav._settings import preset as named
 from regard.training import Fitted, Order, cosine, fit, latest
 from regard.training._fit import restore
+from regard.training._norm import BatchNorm
 
 
 class CollapseWarning(UserWarning):
@@ -156,7 +156,7 @@ def _meet_whole_pictures(backbone: Backbone, source: Pictures, most: int = 2560)
 
     Called in every process, on the same pictures: synchronised norms wait for each other.
     """
-    norms = [m for m in backbone.modules() if isinstance(m, _BatchNorm)]
+    norms = [m for m in backbone.modules() if isinstance(m, BatchNorm)]
     rates = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()

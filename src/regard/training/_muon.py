@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regard import _check
+from regard._torch import foreach
 from regard.training._optim import loss_of
 
 # An odd polynomial whose fivefold iterate takes (0, 1] to about 0.7 to 1.2 (Jordan and others, 2024).
@@ -84,15 +85,15 @@ class Muon(Optimizer):
         # Matrices of one shape, from all groups, are made orthogonal together.
         for (_, longer, lr), pairs in alike.items():
             steps = orthogonal(torch.stack([step for _, step in pairs]))
-            torch._foreach_sub_([w for w, _ in pairs], list(steps.unbind()), alpha=0.2 * longer**0.5 * lr)
+            foreach("sub_", [w for w, _ in pairs], list(steps.unbind()), alpha=0.2 * longer**0.5 * lr)
         return loss
 
     def _matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> Iterator[tuple[Tensor, Tensor]]:
         """The matrices of parameters, at least as wide as high, each with its momentum, a step ahead."""
         gradients = _gradients(parameters)
         memories = self._remember(parameters, "momentum")
-        torch._foreach_lerp_(memories, gradients, 1 - group["momentum"])
-        for pair in zip(parameters, torch._foreach_lerp(gradients, memories, group["momentum"]), strict=True):
+        foreach("lerp_", memories, gradients, 1 - group["momentum"])
+        for pair in zip(parameters, foreach("lerp", gradients, memories, group["momentum"]), strict=True):
             for w, ahead in zip(*(x.flatten(1).chunk(group["parts"]) for x in pair), strict=True):
                 yield (w, ahead) if w.shape[0] <= w.shape[1] else (w.mT, ahead.mT)
 
@@ -103,12 +104,12 @@ class Muon(Optimizer):
         counts = [self.state[parameter].get("count", 0) + 1 for parameter in parameters]
         for parameter, count in zip(parameters, counts, strict=True):
             self.state[parameter]["count"] = count
-        torch._foreach_lerp_(means, gradients, 1 - first)
-        torch._foreach_mul_(squares, second)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
-        scales = torch._foreach_sqrt(torch._foreach_div(squares, [1 - second**count for count in counts]))
-        torch._foreach_add_(scales, group["eps"])
-        torch._foreach_addcdiv_(parameters, means, scales, [-group["lr"] / (1 - first**count) for count in counts])
+        foreach("lerp_", means, gradients, 1 - first)
+        foreach("mul_", squares, second)
+        foreach("addcmul_", squares, gradients, gradients, value=1 - second)
+        scales = foreach("sqrt", foreach("div", squares, [1 - second**count for count in counts]))
+        foreach("add_", scales, group["eps"])
+        foreach("addcdiv_", parameters, means, scales, [-group["lr"] / (1 - first**count) for count in counts])
 
     def _remember(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         for parameter in parameters:

@@ -24,6 +24,10 @@ class _Sum(Function):
         return total
 
 
+#: Every kind of batch norm, as the class that torch derives them from has no public name.
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+
+
 class _Synchronised:
     """Mixed into a batch norm: in training, mean and variance are those of the whole batch of all processes.
 
@@ -33,9 +37,9 @@ class _Synchronised:
 
     def forward(self, x: Tensor) -> Tensor:
         """As batch norm."""
-        assert isinstance(self, nn.modules.batchnorm._BatchNorm)
+        assert isinstance(self, BatchNorm)
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
-            return super().forward(x)  # type: ignore[misc,no-any-return]
+            return super().forward(x)
         axes = [0, *range(2, x.dim())]
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         shape = (1, -1, *(1,) * (x.dim() - 2))
