@@ -69,7 +69,8 @@ def _on_ellipse(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: 
     sums = _by_kernel(flat, q, nodes, reach) if p == 1 else None
     if sums is None:
         rows = max(1, _BLOCK // (n * nodes))
-        pieces = zip(*(torch.split(x, rows) for x in flat), strict=True)
+        # A graph for all sizes cannot be cut by them.
+        pieces = [flat] if _check.exporting() else zip(*(torch.split(x, rows) for x in flat), strict=True)
         blocks = [_block(a, b, c, d, p, q, nodes, reach) for a, b, c, d in pieces]
         sums = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
     sums = sums.reshape(*batch, n, 6)
