@@ -96,6 +96,19 @@ def test_a_pool_saved_and_loaded(name, tmp_path, monkeypatch):
     assert run_the_card(folder, monkeypatch)["out"] is not None
 
 
+def test_a_grid_is_spelled_by_its_shape(tmp_path):
+    for at in ("centre", "corner"):
+        folder = ContinuousAttentionPool(6, C.grid(4, 3, at=at)).save_pretrained(tmp_path / at)
+        assert json.loads((folder / "config.json").read_text())["where"] == {"cells": [4, 3], "at": at}
+
+
+def test_without_the_package_of_the_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    for reach in (lambda: AttentionPool.from_pretrained("me/pool"), lambda: AttentionPool(4).push_to_hub("me/pool")):
+        with pytest.raises(Problem, match=r"pip install 'regard\[hf\]'"):
+            reach()
+
+
 def test_what_cannot_be_spelled_is_not_saved(tmp_path):
     own = lambda s, *, mask: s.softmax(-1)  # noqa: E731
     for pool, argument in (
@@ -228,9 +241,11 @@ def test_other_kinds_and_configs_of_backbones(tmp_path):
 
 def test_a_vocabulary_of_another_model(tmp_path):
     folder = tiny_predictor().save_pretrained(tmp_path / "model")
-    (folder / "vocabulary.json").write_text(json.dumps({"words": ["a", "b", "c", "d", "e"], "answers": ["x", "y"]}))
-    with pytest.raises(Problem, match="belongs to another run"):
-        Predictor.from_pretrained(folder)
+    known = json.loads((folder / "vocabulary.json").read_text())
+    for other in ({"words": ["a", "b", "c", "d", "e"]}, {"answers": ["red", "blue"]}):
+        (folder / "vocabulary.json").write_text(json.dumps(known | other))
+        with pytest.raises(Problem, match="belongs to another run"):
+            Predictor.from_pretrained(folder)
 
 
 def test_saving_is_whole_or_not_at_all(pool, monkeypatch):

@@ -96,9 +96,10 @@ def test_export_for_any_batch_and_length(name):
 
 
 @pytest.mark.parametrize("name", ["softmax", "entmax15", "learned"])
-def test_export_for_any_batch(name):
-    model, batch = Everything(name).eval(), {0: DIMS[0]}
-    program = torch.export.export(model, inputs(3, 6), dynamic_shapes=(batch, batch))
+def test_export_for_some_batches(name):
+    """What torch 2.6 can do too: one length, a bound on the batch, and not its strict mode."""
+    model, batch = Everything(name).eval(), {0: torch.export.Dim("batch", max=64)}
+    program = torch.export.export(model, inputs(3, 6), dynamic_shapes=(batch, batch), strict=False)
     same(program.module()(*(given := inputs(7, 6))), given, model)
 
 

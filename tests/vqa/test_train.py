@@ -167,7 +167,7 @@ def test_a_run_and_its_export_are_the_same_model(place, tmp_path):
     assert "Where it looked" not in (tmp_path / "plain" / "README.md").read_text()
 
     command("evaluate", out, place / "scenes", "--out", out / "evaluation")
-    said = command("export", "model", out, "--out", tmp_path / "model", "--license", "mit")
+    said = command("export", "model", out, "--out", tmp_path / "model", "--license", "apache-2.0")
     assert said.endswith("evaluated on val\n")
     exported = Predictor.from_pretrained(tmp_path / "model")
     assert exported.ask(picture, "What colour is the ring?").top == expected
@@ -180,7 +180,7 @@ def test_a_run_and_its_export_are_the_same_model(place, tmp_path):
     assert json.loads((tmp_path / "model" / "evaluation" / "val.json").read_text())["discrete-softmax"] == numbers
     card = ModelCard.load(tmp_path / "model" / "README.md")
     facts = card.data.to_dict()
-    assert (facts["library_name"], facts["license"]) == ("regard", "mit")
+    assert (facts["library_name"], facts["license"]) == ("regard", "apache-2.0")
     assert facts["pipeline_tag"] == "visual-question-answering"
     shown = {e.metric_type: e.metric_value for e in card.data.eval_results}
     assert shown["accuracy"] == pytest.approx(numbers["overall"], abs=1e-4)
