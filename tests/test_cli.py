@@ -12,7 +12,8 @@ from regard._problem import Problem
 from regard.cli import GROUPS, application
 
 APP = application()
-COMMANDS = [(name,) if name != "export" else ("export", "backbone") for names in GROUPS.values() for name in names]
+COMMANDS = [(name,) for names in GROUPS.values() for name in names if name != "export"]
+COMMANDS += [("export", "backbone"), ("export", "model")]
 
 
 def helped(*command):

@@ -12,9 +12,9 @@ import regard
 SOURCE = Path(regard.__file__).parent
 # Each layer may import from the layers before it, and from its own.
 LAYERS = [
-    {"_check", "_once", "_problem", "_files", "native"},
+    {"_card", "_check", "_files", "_model_folder", "_once", "_problem", "_torch", "hub", "native"},
     {"affinity", "maps", "continuous", "wasserstein", "_split"},
-    {"_algorithms", "_blocks", "_sparse", "_attend", "losses"},
+    {"_algorithms", "_blocks", "_range", "_sparse", "_attend", "losses"},
     {"nn"},
     {"hf", "pictures", "backbones", "training", "show"},
     {"swav", "scenes"},

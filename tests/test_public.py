@@ -17,6 +17,7 @@ MODULES = (
     "regard.continuous",
     "regard.wasserstein",
     "regard.nn",
+    "regard.hub",
     "regard.hf",
     "regard.pictures",
     "regard.backbones",

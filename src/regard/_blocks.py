@@ -89,9 +89,10 @@ def in_blocks(
     A causal block is given only the keys that its last query may see. `held` are the affinity and the map.
     """
     blocks = Cut(q.shape[-2], k.shape[-2], size or q.shape[-2], mask, causal)
-    if size is None or not torch.is_grad_enabled() or in_transform(q):
-        out = [rows(*blocks.of(q, k, v, at), *held.tensors) for at in blocks]
-        return out[0] if len(out) == 1 else torch.cat(out, -2)
+    if size is None:  # nothing is cut, so that a graph for all sizes can be made of it
+        return rows(*blocks.whole(q, k, v), *held.tensors)
+    if not torch.is_grad_enabled() or in_transform(q):
+        return torch.cat([rows(*blocks.of(q, k, v, at), *held.tensors) for at in blocks], -2)
     plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled(q.device.type)
     if held.known and plain and not forward_mode():
         result: Tensor = _Blocks.apply(rows, blocks, q, k, v, *held.tensors)
@@ -128,13 +129,22 @@ class Cut:
             mask = mask[..., :seen]
         if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
             mask = mask[..., at, :]
-        if self.causal:
-            allowed = torch.ones(at.stop - at.start, seen, dtype=torch.bool, device=q.device)
-            allowed = allowed.tril(self.keys - self.queries + at.start)
-            mask = allowed if mask is None else mask & allowed
+        mask = self._masked(mask, at.stop - at.start, seen, at.start, q)
         # A slice of all keys would copy their gradient once more for every block.
         keys, values = (k, v) if seen == self.keys else (k[..., :seen, :], v[..., :seen, :])
         return q[..., at, :], keys, values, mask
+
+    def whole(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries, keys, values and mask of all at once."""
+        return q, k, v, self._masked(self.mask, self.queries, self.keys, 0, q)
+
+    def _masked(self, mask: Tensor | None, queries: int, keys: int, start: int, like: Tensor) -> Tensor | None:
+        """The mask of some queries and keys, without what a causal query may not see."""
+        if not self.causal:
+            return mask
+        allowed = torch.ones(queries, keys, dtype=torch.bool, device=like.device)
+        allowed = allowed.tril(self.keys - self.queries + start)
+        return allowed if mask is None else mask & allowed
 
 
 class _Blocks(Function):

@@ -1,8 +1,7 @@
-"""Every module under torch.compile, torch.export, ONNX, safetensors and autocast."""
+"""Every module under torch.compile, safetensors and autocast; test_export.py has torch.export and ONNX."""
 
 import importlib
 import itertools
-import logging
 from functools import partial
 
 import pytest
@@ -70,54 +69,6 @@ def test_compile(names):
         out = out if isinstance(out, tuple) else (out,)
         results.append((*out, *torch.autograd.grad(sum(y.square().sum() for y in out), tuple(model.parameters()))))
     torch.testing.assert_close(results[1], results[0])
-
-
-@pytest.mark.parametrize("names", [("softmax",), ("sparsemax", "learned", "entmax15")], ids=str)
-def test_export_for_any_batch(names):
-    model = Everything(*names).eval()
-    batch = torch.export.Dim("batch")
-    program = torch.export.export(model, inputs(), dynamic_shapes=({0: batch}, {0: batch}))
-    other = inputs(7)
-    torch.testing.assert_close(program.module()(*other), model(*other))
-
-
-@pytest.mark.filterwarnings("ignore")  # what torch's exporter and onnxscript do inside
-@pytest.mark.parametrize("names", [("sparsemax", "softmax", "entmax15")], ids=str)
-def test_onnx_for_any_batch(names, tmp_path):
-    onnxruntime = importlib.import_module("onnxruntime")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    model = Everything(*names).eval()
-    batch = torch.export.Dim("batch")
-    program = torch.onnx.export(model, inputs(), dynamo=True, dynamic_shapes=({0: batch}, {0: batch}), verbose=False)
-    program.save(tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    for size in (3, 7):
-        x, padding = inputs(size)
-        given = [argument.name for argument in session.get_inputs()]
-        out = session.run(None, dict(zip(given, (x.numpy(), padding.numpy()), strict=True)))
-        for got, expected in zip(out, model(x, padding), strict=True):
-            torch.testing.assert_close(torch.from_numpy(got), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
-@pytest.mark.parametrize("n", [1, 2, 17, 1000])
-def test_the_sorted_form_is_the_same_map(alpha, n):
-    from regard.maps._exported import entmax_sorted
-
-    s = torch.randn(20, n) * torch.logspace(-3, 3, 20)[:, None]
-    s[s > s.mean(-1, keepdim=True) + 1e-3] = -torch.inf
-    s[0] = -torch.inf
-    s[1] = 5.0  # ties
-    torch.testing.assert_close(entmax_sorted(s, alpha, -1), regard.entmax(s, alpha), rtol=0, atol=1e-6)
-    torch.testing.assert_close(entmax_sorted(s.mT, alpha, -2), regard.entmax(s.mT, alpha, dim=-2), rtol=0, atol=1e-6)
-
-
-def test_the_sorted_form_refuses_other_alphas():
-    from regard.maps._exported import entmax_sorted
-
-    for alpha in (1.3, torch.tensor(1.5)):
-        with pytest.raises(NotImplementedError, match=r"^alpha: got .* expected 1, 1.5 or 2 in an ONNX export"):
-            entmax_sorted(torch.zeros(3), alpha, -1)
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -10,9 +10,12 @@ import time
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
+from typer.testing import CliRunner
 
 from regard._problem import Problem
-from regard.backbones import make_backbone, save_backbone
+from regard.backbones import Backbone, make_backbone, save_backbone
+from regard.cli import application
 from regard.scenes import Scenes, write_scenes
 from regard.training import latest
 from regard.vqa.evaluate import evaluate
@@ -24,6 +27,7 @@ from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
 from regard.vqa.records import Answers
+from regard.vqa.results import Results
 from regard.vqa.store import load_run
 from regard.vqa.train import preset_training, small_training, train
 from regard.vqa.words import Words
@@ -149,6 +153,65 @@ def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):
         Predictor.load(tmp_path)
     with pytest.raises(Problem, match="no checkpoint"):
         load_run(tmp_path / "none")
+
+
+def test_a_run_and_its_export_are_the_same_model(place, tmp_path):
+    """By the conventions of the Hub, with what an evaluation found in the card."""
+    out, picture = tmp_path / "run", Scenes("val", 1, size=32).picture(0)
+    run(place, out, epochs=1)
+    expected = Predictor.from_pretrained(out).ask(picture, "What colour is the ring?").top
+    x, words = torch.randn(1, *load_run(out).model.cells, 16), torch.ones(1, 14, dtype=torch.int64)
+    assert torch.equal(MCAN.from_pretrained(out)(x, words).scores, load_run(out).model(x, words).scores)
+    assert Backbone.from_pretrained(out).dim == 16
+    assert command("export", "model", out, "--out", tmp_path / "plain").endswith("not evaluated\n")
+    assert "Where it looked" not in (tmp_path / "plain" / "README.md").read_text()
+
+    command("evaluate", out, place / "scenes", "--out", out / "evaluation")
+    said = command("export", "model", out, "--out", tmp_path / "model", "--license", "apache-2.0")
+    assert said.endswith("evaluated on val\n")
+    exported = Predictor.from_pretrained(tmp_path / "model")
+    assert exported.ask(picture, "What colour is the ring?").top == expected
+    assert command("ask", tmp_path / "model", picture_file(tmp_path, picture), "What colour is the ring?").startswith(
+        expected[0][0]
+    )
+    assert "== val" in command("evaluate", tmp_path / "model", place / "scenes")
+
+    numbers = json.loads((out / "evaluation" / "val.json").read_text())["discrete-softmax"]
+    assert json.loads((tmp_path / "model" / "evaluation" / "val.json").read_text())["discrete-softmax"] == numbers
+    card = ModelCard.load(tmp_path / "model" / "README.md")
+    facts = card.data.to_dict()
+    assert (facts["library_name"], facts["license"]) == ("regard", "apache-2.0")
+    assert facts["pipeline_tag"] == "visual-question-answering"
+    shown = {e.metric_type: e.metric_value for e in card.data.eval_results}
+    assert shown["accuracy"] == pytest.approx(numbers["overall"], abs=1e-4)
+    assert shown["attention mass"] == pytest.approx(numbers["quality"]["all"]["mass"], abs=1e-4)
+    quality = [f"{numbers['quality']['all'][name]:.3f}" for name in ("mass", "pointing", "divergence", "rank")]
+    assert f"| **discrete-softmax** (its own) | {' | '.join(quality)} |" in card.text
+    assert f"| **discrete-softmax** (its own) | {numbers['overall']:.1f} |" in card.text
+    assert "| continuous-sparsemax |" in card.text
+
+
+def test_results_that_are_none(tmp_path):
+    with pytest.raises(Problem, match="has no results"):
+        Results.read(tmp_path)
+    for wrong in ("{", "[]", '{"a": {"overall": 1}}', '{"a": {"overall": "1", "by_answer_type": {}, "quality": {}}}'):
+        (tmp_path / "val.json").write_text(wrong)
+        with pytest.raises(Problem, match=r"val\.json is no result of regard evaluate"):
+            Results.read(tmp_path)
+
+
+def command(*words):
+    """What a command of regard prints."""
+    done = CliRunner().invoke(application(), list(map(str, words)), prog_name="regard")
+    assert done.exit_code == 0, done.exception
+    return done.output
+
+
+def picture_file(folder, picture):
+    from PIL import Image
+
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(folder / "picture.png")
+    return folder / "picture.png"
 
 
 def test_end_to_end(place, tmp_path):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from regard import _check
+from regard._card import Card
+from regard._model_folder import ModelFolder
 from regard._problem import Problem
+from regard.hub import Pretrained
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -50,13 +53,13 @@ class Preparation:
         return (x - mean) / std
 
 
-class Backbone(nn.Module):
+class Backbone(Pretrained, nn.Module):
     """A network with its feature width `dim` and its `preparation`.
 
     `network` is any module that takes (B, 3, H, W) and gives (B, dim, h, w), or an output with such a
     `last_hidden_state`; tokens (B, n, dim) of a square of patches, with or without a class token, are laid out as a
     map. `settings` say how to build the network again; without them it can be saved, and loaded into a network that
-    is given.
+    is given. `save_pretrained`, `from_pretrained` and `push_to_hub` are as on the Hugging Face Hub.
 
     >>> from regard.backbones import SmallResNet
     >>> backbone = Backbone(SmallResNet((4, 8), (1, 1)), Preparation(size=8))
@@ -90,6 +93,39 @@ class Backbone(nn.Module):
         """The mean of the feature map (B, dim)."""
         features: Tensor = self(x)
         return features.flatten(2).mean(-1)
+
+    def card(self, name: str, *, license: str | None = None) -> Card:
+        """The README.md of this backbone, under the name that it is loaded by."""
+        size = self.preparation.size
+        given = self.settings.get("family") == "given"
+        load = f'load_backbone("{name}", network)' if given else f'Backbone.from_pretrained("{name}")'
+        code = f"""
+import torch
+from regard.backbones import {load.split("(")[0].split(".")[0]}
+
+backbone = {load}
+pictures = torch.randint(0, 256, (2, 3, {size}, {size}), dtype=torch.uint8)
+features = backbone(backbone.prepare(pictures))
+"""
+        count = sum(parameter.numel() for parameter in self.parameters())
+        summary = (
+            f"A backbone of regard, {count:,} parameters: pictures (B, 3, {size}, {size}) to a feature map of width "
+            f"{self.dim}."
+        )
+        if given:
+            summary += " It was given as a module; `network` is that module, made again."
+        return Card(name, summary, "image-feature-extraction", code, self.config, tags=["backbone"], license=license)
+
+    def _write(self, place: ModelFolder) -> None:
+        from regard.backbones._files import save_backbone
+
+        save_backbone(self, place.path)
+
+    @classmethod
+    def _opened(cls, place: ModelFolder) -> Self:
+        from regard.backbones._files import load_backbone
+
+        return load_backbone(place.path).eval()  # type: ignore[return-value]
 
     def _measure(self) -> int:
         known = getattr(self.network, "dim", None)

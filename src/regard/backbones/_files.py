@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard._files import replacing
+from regard._model_folder import FORMAT, check_format
 from regard._problem import Problem
 from regard.backbones._backbone import IMAGENET, Backbone, Preparation
 from regard.backbones._lite import FAMILY, NAME, Lite
@@ -25,6 +26,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 _LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # it was trained on (x - 127) / 128
+_KEYS = {"kind", "format", "family", "options", "name", "class", "nonlocal_after", "dim", "preparation"}
 
 
 def make_backbone(
@@ -85,7 +87,7 @@ def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in stored(backbone.network).items()}
-    config = backbone.config
+    config = {**backbone.config, "format": FORMAT}
     if config["family"] == "transformers":
         # Its own keys stay on top, where transformers looks for them; ours are in one more.
         config = {**backbone.network.config.to_diff_dict(), "regard": config}  # type: ignore[union-attr,operator]
@@ -139,12 +141,17 @@ def _open(folder: Path, network: nn.Module | None = None, pretrained: bool = Tru
     """A saved backbone, with its weights or with those that its architecture begins with."""
     config = _config(folder)
     ours = _ours(config)
+    check_format(ours, folder / CONFIG)
+    unknown = ours.keys() - _KEYS
+    if unknown and ours.get("family") != "given":  # whoever gives a module may say more about it
+        words = ", ".join(sorted(unknown))
+        raise Problem(f"{folder / CONFIG} has keys that this regard does not know: {words}. Take them out.")
     try:
         preparation = Preparation(**ours["preparation"])
         network = network or _architecture(ours, config)
         if places := ours.get("nonlocal_after"):
             insert_nonlocal(network, [p if isinstance(p, str) else (p[0], p[1]) for p in places])
-        settings = {k: v for k, v in ours.items() if k not in ("kind", "dim", "preparation")}
+        settings = {k: v for k, v in ours.items() if k not in ("kind", "format", "dim", "preparation")}
         backbone = Backbone(network, preparation, settings, ours["dim"])
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, Problem):
@@ -221,9 +228,12 @@ def _architecture(ours: dict[str, Any], config: dict[str, Any]) -> nn.Module:
     if ours["family"] == "transformers":
         import transformers
 
-        kept = {k: v for k, v in config.items() if k != "regard"}
-        built = transformers.AutoConfig.for_model(**kept)
-        return getattr(transformers, ours["class"])(built)  # type: ignore[no-any-return]
+        # A config may come from anywhere: it names a model of transformers and no other thing, nor code of a kernel.
+        made = getattr(transformers, ours["class"], None)
+        if not isinstance(made, type) or not issubclass(made, transformers.PreTrainedModel):
+            raise Problem(f"{ours['class']} is no model of transformers. Take the backbone from where it was saved.")
+        kept = {k: v for k, v in config.items() if k != "regard" and "attn_implementation" not in k}
+        return made(transformers.AutoConfig.for_model(**kept))
     raise Problem("this backbone was given as a module. Give the module again: load_backbone(folder, network).")
 
 

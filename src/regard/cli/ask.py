@@ -14,7 +14,7 @@ def add(app: typer.Typer) -> None:
 
 
 def ask(
-    checkpoint: Path = typer.Argument(..., help="The folder of a run."),
+    checkpoint: Path = typer.Argument(..., help="The folder of a run, or of an exported model."),
     picture: Path = typer.Argument(..., help="The file of a picture."),
     question: str = typer.Argument(..., help="A question about it."),
     attention: str | None = typer.Option(

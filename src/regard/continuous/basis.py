@@ -40,9 +40,12 @@ class Basis(ABC):
     def like(self, x: Tensor) -> dict[str, Tensor]:
         """The tensors of the basis on the device and in the working dtype of `x`."""
         key = (working_dtype(x.dtype), x.device)
-        if key not in self._cast:
-            self._cast[key] = {name: y.to(x.device, key[0]) for name, y in self._tensors.items()}
-        return self._cast[key]
+        if key in self._cast:
+            return self._cast[key]
+        cast = {name: y.to(x.device, key[0]) for name, y in self._tensors.items()}
+        if not torch.compiler.is_compiling():  # what a tracer makes has no numbers in it
+            self._cast[key] = cast
+        return cast
 
     @property
     @abstractmethod

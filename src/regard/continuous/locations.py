@@ -83,9 +83,12 @@ class Locations:
         if self.points.dtype == dtype and self.points.device == like.device:
             return self
         key = (dtype, like.device)
-        if key not in self.casts:
-            self.casts[key] = Locations(self.points.to(*key[::-1]), self.sides.to(*key[::-1]), self.shape)
-        return self.casts[key]
+        if key in self.casts:
+            return self.casts[key]
+        cast = Locations(self.points.to(*key[::-1]), self.sides.to(*key[::-1]), self.shape)
+        if not torch.compiler.is_compiling():  # what a tracer makes has no numbers in it
+            self.casts[key] = cast
+        return cast
 
     def padded(self) -> tuple[Locations, Tensor]:
         """A box of twice the side with this one in its middle, and a mask (L',) that is True for the cells of this one.

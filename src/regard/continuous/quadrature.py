@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard import _check, native
+from regard._torch import exporting
 from regard.continuous import _small, chord
 from regard.continuous.bessel import ball_constant
 
@@ -69,7 +70,8 @@ def _on_ellipse(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: 
     sums = _by_kernel(flat, q, nodes, reach) if p == 1 else None
     if sums is None:
         rows = max(1, _BLOCK // (n * nodes))
-        pieces = zip(*(torch.split(x, rows) for x in flat), strict=True)
+        # A graph for all sizes cannot be cut by them.
+        pieces = [flat] if exporting() else zip(*(torch.split(x, rows) for x in flat), strict=True)
         blocks = [_block(a, b, c, d, p, q, nodes, reach) for a, b, c, d in pieces]
         sums = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
     sums = sums.reshape(*batch, n, 6)

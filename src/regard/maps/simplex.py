@@ -12,7 +12,7 @@ from torch.autograd.function import FunctionCtx
 
 from regard import _check
 from regard._torch import exporting, transforming
-from regard.maps._exported import entmax_sorted
+from regard.maps._exported import entmax_exported
 from regard.maps._threshold import entmax_rows, pullback_rows
 
 
@@ -70,8 +70,9 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
     s, dim, dtype = _prepare(s, dim, mask)
     if isinstance(alpha, Tensor):
         alpha = _prepare_alpha(alpha, s, dim)
-    if exporting() and torch.onnx.is_in_onnx_export():
-        p = entmax_sorted(s, alpha, dim)
+    if exporting() and (torch.onnx.is_in_onnx_export() or (isinstance(alpha, float) and alpha <= 2)):
+        # A graph of torch's own operations runs without regard; ONNX knows no others.
+        p = entmax_exported(s, alpha, dim)
     elif torch.compiler.is_compiling():
         # Dynamo refuses a Function with a jvp, and cannot trace a loop that ends when it has converged.
         alphas, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)

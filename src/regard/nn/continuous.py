@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from regard import _check
+from regard._card import Card
 from regard.continuous import (
     Attended,
     Basis,
@@ -27,7 +28,10 @@ from regard.continuous import (
     ridge,
 )
 from regard.continuous.ridge import PENALTY
+from regard.hub import PretrainedModule
 from regard.maps.simplex import softmax
+from regard.nn._cards import pool_card
+from regard.nn._spelled import read_basis, read_fit, read_locations, spell_basis, spell_fit, spell_locations
 
 
 class Fit(Protocol):
@@ -37,10 +41,11 @@ class Fit(Protocol):
         """One density a row."""
 
 
-class _OnLocations(nn.Module):
+class _OnLocations(PretrainedModule):
     """Locations, a basis on them, and the ridge operator that belongs to both."""
 
     operator: Tensor
+    dim: int
 
     def __init__(
         self, where: Locations | int | tuple[int, int], basis: Basis | None, penalty: float, padding: bool
@@ -79,6 +84,25 @@ class _OnLocations(nn.Module):
         if mask is not None:
             _check.boolean_mask(mask, x.shape[:-1], "x without its last axis")
 
+    def card(self, name: str, *, license: str | None = None) -> Card:
+        """The README.md of this module, under the name that it is loaded by."""
+        return pool_card(self, name, f"torch.randn(1, {len(self.where)}, {self.dim})", license)
+
+    def _hub_settings(self) -> dict[str, Any]:
+        return {
+            "dim": self.dim,
+            "where": spell_locations(self.where),
+            "basis": spell_basis(self.basis),
+            "penalty": self.penalty,
+            "padding": self.padding,
+        }
+
+    @staticmethod
+    def _places(settings: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that all modules on locations take."""
+        read = {"where": read_locations(settings["where"]), "basis": read_basis(settings["basis"])}
+        return {name: settings[name] for name in ("dim", "penalty", "padding")} | read
+
     def extra_repr(self) -> str:
         """What the children do not show."""
         cells = " x ".join(map(str, self.where.shape or (len(self.where),)))
@@ -104,6 +128,8 @@ class ContinuousAttentionPool(_OnLocations):
     >>> context.shape, density.mean.shape, weights.shape
     (torch.Size([3, 16]), torch.Size([3, 2]), torch.Size([3, 196]))
     """
+
+    kind: ClassVar[str] = "continuous-attention-pool"
 
     def __init__(
         self,
@@ -140,6 +166,21 @@ class ContinuousAttentionPool(_OnLocations):
             context, _, weights = read_out(x, density, self.basis, self._operator(mask), mask)
         return Attended(self.merge(context), density, weights.to(x.dtype))
 
+    def _hub_settings(self) -> dict[str, Any]:
+        return super()._hub_settings() | {
+            "fit": spell_fit(self.fit),
+            "fit_test": spell_fit(self.fit_test),
+            "hidden": self.score[0].out_features,
+            "out": getattr(self.merge, "out_features", None),
+            "dropout": self.score[2].p,
+        }
+
+    @classmethod
+    def _from_hub_settings(cls, settings: dict[str, Any]) -> Self:
+        more = {name: settings[name] for name in ("hidden", "out", "dropout")}
+        fits = {name: read_fit(settings[name]) for name in ("fit", "fit_test")}
+        return cls(**cls._places(settings), **more, **fits)
+
 
 class ContinuousSelfAttention(_OnLocations):
     """Self-attention on a continuous key-value signal: O(L N) time and memory instead of O(L^2) (7.5 to 7.7).
@@ -159,6 +200,7 @@ class ContinuousSelfAttention(_OnLocations):
 
     home: Tensor
     height: Tensor
+    kind: ClassVar[str] = "continuous-self-attention"
 
     def __init__(
         self,
@@ -212,6 +254,13 @@ class ContinuousSelfAttention(_OnLocations):
     def extra_repr(self) -> str:
         """What the children do not show."""
         return f"{self.dim}, heads={self.heads}, alpha={self.alpha}, {super().extra_repr()}"
+
+    def _hub_settings(self) -> dict[str, Any]:
+        return super()._hub_settings() | {"heads": self.heads, "alpha": self.alpha}
+
+    @classmethod
+    def _from_hub_settings(cls, settings: dict[str, Any]) -> Self:
+        return cls(**cls._places(settings), heads=settings["heads"], alpha=settings["alpha"])
 
     def _projected(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, torch.dtype]:
         """Queries (B, H, L, E), and the coefficients of the key and value functions, (B, H, N, E)."""

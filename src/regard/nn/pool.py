@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from regard import _check
 from regard._attend import Map
+from regard._card import Card
+from regard.hub import PretrainedModule
 from regard.maps.simplex import softmax
+from regard.nn._cards import pool_card
+from regard.nn._spelled import read_map, spell_map
 from regard.nn.learned import check_map, name_of
 
 
@@ -25,7 +30,7 @@ class Pooled(NamedTuple):
     weights: Tensor
 
 
-class AttentionPool(nn.Module):
+class AttentionPool(PretrainedModule):
     """Pool features by weights that an MLP scores and a map normalises: "AttFlat" (4.1).
 
     Features x (..., L, dim) are scored by Linear, ReLU, dropout, Linear, once for each of `glimpses`; `map` makes
@@ -37,12 +42,16 @@ class AttentionPool(nn.Module):
     is the bias of the last Linear. Any map: `regard.sparsemax`, `functools.partial(regard.tvmax, gamma=0.1,
     shape=(14, 14))` for features on a grid, `Entmax(glimpses)`: it gets scores (..., glimpses, 1, L).
 
+    `save_pretrained`, `from_pretrained` and `push_to_hub` are as on the Hugging Face Hub, for regard's own maps.
+
     >>> from regard import sparsemax
     >>> pool = AttentionPool(16, out=32, glimpses=2, map=sparsemax)
     >>> context, weights = pool(torch.randn(3, 10, 16))
     >>> context.shape, weights.shape
     (torch.Size([3, 32]), torch.Size([3, 2, 10]))
     """
+
+    kind: ClassVar[str] = "attention-pool"
 
     def __init__(
         self,
@@ -87,6 +96,26 @@ class AttentionPool(nn.Module):
         weights = (p if isinstance(p, Tensor) else p.weights).squeeze(-2)
         c = weights.to(x.dtype) @ x
         return Pooled(self.merge(c.flatten(-2)), weights)
+
+    def card(self, name: str, *, license: str | None = None) -> Card:
+        """The README.md of this pool, under the name that it is loaded by."""
+        grid = getattr(self.map, "keywords", {}).get("shape") or (196,)
+        return pool_card(self, name, f"torch.randn(1, {math.prod(grid)}, {self.dim})", license)
+
+    def _hub_settings(self) -> dict[str, Any]:
+        return {
+            "dim": self.dim,
+            "hidden": self.score[0].out_features,
+            "glimpses": self.glimpses,
+            "out": getattr(self.merge, "out_features", None),
+            "dropout": self.score[2].p,
+            "map": spell_map(self.map),
+        }
+
+    @classmethod
+    def _from_hub_settings(cls, settings: dict[str, Any]) -> Self:
+        names = ("dim", "hidden", "glimpses", "out", "dropout")
+        return cls(**{name: settings[name] for name in names}, map=read_map(settings["map"]))
 
     def extra_repr(self) -> str:
         """The map, where it is not a module of its own."""

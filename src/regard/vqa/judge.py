@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from regard._files import replacing
 from regard._problem import Problem
 from regard.vqa.compare import Comparison
 from regard.vqa.evaluate import Evaluation, evaluate
@@ -15,6 +13,7 @@ from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.read import read_questions, write_results
 from regard.vqa.records import Records
+from regard.vqa.results import Results
 from regard.vqa.store import Run, load_run
 
 OTHERS = ("discrete-softmax", "discrete-sparsemax", "continuous-softmax", "continuous-sparsemax", "mixture-2")
@@ -86,16 +85,5 @@ def _features(run: Run, records: Records) -> FeatureStore:
 
 
 def _write(out: Path, name: str, found: dict[str, Evaluation], own: str) -> None:
-    numbers: dict[str, Any] = {
-        kind: {
-            "overall": e.accuracy.overall,
-            "by_answer_type": e.accuracy.by_answer_type,
-            "by_question_type": e.accuracy.by_question_type,
-            "quality": e.quality_means(),
-            "components": e.components,
-        }
-        for kind, e in found.items()
-    }
-    with replacing(out / f"{name}.json") as beside:
-        beside.write_text(json.dumps(numbers, indent=1))
+    Results.of(name, found).write(out)
     write_results(out / f"{name}_results.json", found[own].predictions.items())

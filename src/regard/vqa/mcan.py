@@ -8,14 +8,17 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard import _check
 from regard._attend import Map
+from regard._card import Card
+from regard._model_folder import ModelFolder
 from regard.affinity import Affinity, Dot
+from regard.hub import Pretrained
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
 from regard.vqa.output import BasisName, Looked, OutputAttention, check_attention
@@ -95,7 +98,7 @@ class Answered(NamedTuple):
     looked: Looked
 
 
-class MCAN(nn.Module):
+class MCAN(Pretrained, nn.Module):
     """Questions and grids of features to scores of answers.
 
     Text: word vectors, an LSTM, layers of self-attention. Picture: a linear layer on each cell (or, if
@@ -105,6 +108,9 @@ class MCAN(nn.Module):
     follows the guided attention: what the question marks in one cell can reach the others in the same layer. The words
     are pooled by discrete attention, the cells by the output attention; the sum goes through a norm and a linear layer.
     `loss` is the binary cross-entropy, summed over answers and examples.
+
+    `save_pretrained`, `from_pretrained` and `push_to_hub` are for the network alone; `regard.vqa.Predictor` has them
+    for the network with its words, answers and backbone. Both load the folder of a run too.
 
     `feature_mean` and `feature_scale` standardise the features, channel by channel, or, if `settings.whiten`, all
     channels at once; `standardise` sets them.
@@ -217,6 +223,23 @@ class MCAN(nn.Module):
         self.feature_mean.copy_(mean)
         scale = 1 / (spread.diagonal() if self.settings.whiten else spread).sqrt().clamp_min(1e-3)
         self.feature_scale.copy_(_whitening(spread, scale) if self.settings.whiten else scale)
+
+    def card(self, name: str, *, license: str | None = None) -> Card:
+        """The README.md of this network, under the name that it is loaded by."""
+        from regard.vqa.cards import network_card
+
+        return network_card(self, name, license)
+
+    def _write(self, place: ModelFolder) -> None:
+        from regard.vqa.store import save_model
+
+        save_model(place, self)
+
+    @classmethod
+    def _opened(cls, place: ModelFolder) -> Self:
+        from regard.vqa.store import open_model
+
+        return open_model(place)  # type: ignore[return-value]
 
     @property
     def attention(self) -> str:

@@ -6,20 +6,24 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from regard._card import Card
+from regard._model_folder import ModelFolder
 from regard._problem import Problem
 from regard.backbones import Backbone
 from regard.continuous import Density, Mixture
 from regard.continuous.density import Elliptical
+from regard.hub import Pretrained
 from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN
 from regard.vqa.output import ATTENTIONS, check_attention
 from regard.vqa.quality import attention_map, measure
 from regard.vqa.records import Answers
+from regard.vqa.results import FOLDER, Results
 from regard.vqa.words import Words, tokens
 
 _SHOWN = 96  # side of the map that entropy and area are measured on
@@ -105,34 +109,63 @@ def describe(density: Density | None) -> dict[str, Any] | None:
     return {"family": type(parts).__name__.lower(), "components": components}
 
 
-class Predictor:
+class Predictor(Pretrained):
     """A trained model with its backbone and vocabularies, ready to be asked.
 
-        predictor = Predictor.load("out/vqa")
+        predictor = Predictor.from_pretrained("out/vqa")             # a run, a saved model, "user/name" on the Hub
         prediction = predictor.ask(regard.pictures.read("cat.jpg"), "What colour is the cat?")
         prediction.answer, prediction.density, prediction.to_json()
 
     `attentions` are the kinds of output attention that `ask` can switch to; `attention` is the one it was trained with.
+    `results` are those of an evaluation, if there was one: they go with the model, and into its card.
 
     >>> Predictor.load("nowhere")
     Traceback (most recent call last):
     regard._problem.Problem: nowhere has no checkpoint. ...
     """
 
-    def __init__(self, model: MCAN, backbone: Backbone, words: Words, answers: Answers, stages: bool = False) -> None:
+    def __init__(
+        self,
+        model: MCAN,
+        backbone: Backbone,
+        words: Words,
+        answers: Answers,
+        stages: bool = False,
+        results: Results | None = None,
+    ) -> None:
         """From its parts; `load` reads them from a folder."""
-        self.stages = stages
+        self.stages, self.results = stages, results
         self.model, self.backbone, self.words, self.answers = model.eval(), backbone.eval(), words, answers
         self.attention = model.attention
         self.attentions: list[str] = list(dict.fromkeys((self.attention, *ATTENTIONS)))
 
     @classmethod
-    def load(cls, checkpoint: Path | str) -> Predictor:
-        """The model of a run's folder, or of one of its checkpoints."""
+    def load(cls, checkpoint: Path | str) -> Self:
+        """The model of a run's folder, of one of its checkpoints, or of a folder that `save_pretrained` wrote."""
         from regard.vqa.store import load_run
 
         run = load_run(checkpoint)
-        return cls(run.model, run.load_backbone(), run.words, run.answers, run.stages)
+        results = Results.beside(run.folder)
+        return cls(run.model, run.load_backbone(), run.words, run.answers, run.stages, results)
+
+    def card(self, name: str, *, license: str | None = None) -> Card:
+        """The README.md of this model, under the name that it is loaded by, with its results."""
+        from regard.vqa.cards import predictor_card
+
+        return predictor_card(self, name, license, self.results)
+
+    def _write(self, place: ModelFolder) -> None:
+        from regard.vqa.store import save_model
+
+        if self.model.attention != self.attention:  # it may just have been asked with another
+            self.model.attention = self.attention
+        save_model(place, self.model, self.words, self.answers, self.backbone, self.stages)
+        if self.results is not None:
+            self.results.write(place.path / FOLDER)
+
+    @classmethod
+    def _opened(cls, place: ModelFolder) -> Self:
+        return cls.load(place.path)
 
     @torch.inference_mode()
     def ask(self, picture: Tensor, question: str, attention: str | None = None, top: int = 5) -> Prediction:

@@ -3,6 +3,9 @@
 out/vocabulary.json    words and answers
 out/backbone/          the backbone that made the features, so that new pictures can be asked about
 out/checkpoints/       as `regard.training` writes them; config.json in each says what the model is
+
+A model by the conventions of the Hub has the first two, with model.safetensors and config.json beside them in place of
+checkpoints. Evaluations, if there are any, lie in evaluation/ of either.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from regard._files import replacing
+from regard._model_folder import WEIGHTS, ModelFolder
 from regard._problem import Problem
-from regard.backbones import Backbone, load_backbone
+from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Checkpoint, latest
 from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings
@@ -22,6 +26,7 @@ from regard.vqa.records import Answers, check_vocabulary
 from regard.vqa.words import Words
 
 KIND = "vqa"
+_KEYS = {"model", "cells", "features", "vocabulary", "words", "answers", "backbone"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,6 @@ class Run:
     """A trained model with what belongs to it."""
 
     folder: Path
-    checkpoint: Checkpoint
     config: dict[str, Any]
     model: MCAN
     words: Words
@@ -69,8 +73,61 @@ def write_vocabulary(folder: Path, words: Words, answers: Answers) -> None:
         if (old_words, old_answers) != (words, answers):
             raise Problem(f"{path} is the vocabulary of another run. Train into another folder.")
         return
+    _put_vocabulary(path, words, answers)
+
+
+def _put_vocabulary(path: Path, words: Words, answers: Answers) -> None:
     with replacing(path) as beside:
-        beside.write_text(json.dumps({"words": words.known, "answers": answers.known}, ensure_ascii=False))
+        beside.write_text(
+            json.dumps({"words": words.known, "answers": answers.known}, ensure_ascii=False), encoding="utf-8"
+        )
+
+
+def save_model(
+    place: ModelFolder,
+    model: MCAN,
+    words: Words | None = None,
+    answers: Answers | None = None,
+    backbone: Backbone | None = None,
+    stages: bool = False,
+) -> None:
+    """Write a model by the conventions of the Hub: the network, and with it what is needed to ask it."""
+    config: dict[str, Any] = {
+        "kind": KIND,
+        "model": model.settings.to_json() | {"attention": model.attention},
+        "cells": list(model.cells),
+        "features": len(model.feature_mean),
+        "vocabulary": {"words": model.embedding.num_embeddings, "answers": model.head.out_features},
+    }
+    if words is not None and answers is not None and backbone is not None:
+        _put_vocabulary(place.path / "vocabulary.json", words, answers)
+        save_backbone(backbone, place.path / "backbone")
+        config |= {
+            "words": words.fingerprint,
+            "answers": answers.fingerprint,
+            "backbone": {"name": "backbone", "fingerprint": stamp(backbone, stages), "end_to_end": False},
+        }
+    place.write(config, model.state_dict())
+
+
+def open_model(place: ModelFolder) -> MCAN:
+    """The network of a model that was saved by the conventions of the Hub, or the newest of a run."""
+    if not (place.path / WEIGHTS).is_file() and latest(place.path) is not None:
+        return load_run(place.path).model
+    settings = place.settings(KIND)
+    place.refuse(settings.keys() - _KEYS)
+    with place.describing("model that answers"):
+        sizes = settings["vocabulary"]
+        model = _made(settings, sizes["words"], sizes["answers"])
+    place.fill(model)
+    return model.eval()
+
+
+def _made(config: dict[str, Any], words: int, answers: int) -> MCAN:
+    """The network of a config, with weights of its own."""
+    height, width = config["cells"]
+    settings = ModelSettings(**config["model"])
+    return MCAN(settings, vocabulary=words, answers=answers, cells=(height, width), features=config["features"])
 
 
 def read_vocabulary(folder: Path) -> tuple[Words, Answers]:
@@ -84,27 +141,26 @@ def read_vocabulary(folder: Path) -> tuple[Words, Answers]:
 
 
 def load_run(folder: Path | str) -> Run:
-    """The newest model of a run's folder, or that of one checkpoint in it."""
+    """The newest model of a run's folder, that of one checkpoint in it, or one saved by the conventions of the Hub."""
     folder = Path(folder)
     checkpoint = latest(folder)
     if checkpoint is None and (folder / "config.json").is_file() and folder.name.startswith("step-"):
         checkpoint = Checkpoint(folder, int(folder.name.removeprefix("step-")))
         folder = folder.parent.parent
-    if checkpoint is None:
+    place = ModelFolder(folder)
+    if checkpoint is None and not (folder / WEIGHTS).is_file():
         raise Problem(f"{folder} has no checkpoint. Name the folder of a run: regard train --out {folder}")
-    config = checkpoint.config
+    config = checkpoint.config if checkpoint is not None else place.config()
     if config.get("kind") != KIND:
         raise Problem(f"{folder} holds a model of kind {config.get('kind')!r}, not one that answers questions.")
+    if checkpoint is None and "words" not in config:
+        raise Problem(f"{folder} has the network alone, without words and answers. Load it with MCAN.from_pretrained.")
     words, answers = read_vocabulary(folder)
     check_vocabulary(str(folder / "vocabulary.json"), words.fingerprint, config["words"])
     check_vocabulary(str(folder / "vocabulary.json"), answers.fingerprint, config["answers"])
-    model = MCAN(
-        ModelSettings(**config["model"]),
-        vocabulary=len(words),
-        answers=len(answers),
-        cells=(config["cells"][0], config["cells"][1]),
-        features=config["features"],
-    )
+    if checkpoint is None:
+        return Run(folder, config, open_model(place), words, answers)
+    model = _made(config, len(words), len(answers))
     weights = checkpoint.weights()
     model.load_state_dict({n.removeprefix("model."): w for n, w in weights.items() if n.startswith("model.")})
-    return Run(folder, checkpoint, config, model.eval(), words, answers)
+    return Run(folder, config, model.eval(), words, answers)

@@ -1,0 +1,71 @@
+"""The cards of models that answer questions about pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regard._card import Card
+from regard.vqa.results import Results
+
+if TYPE_CHECKING:
+    from regard.vqa.mcan import MCAN
+    from regard.vqa.predict import Predictor
+
+TASK = "visual-question-answering"
+_ASKED = "What is in the picture?"
+
+
+def network_card(model: MCAN, name: str, license: str | None) -> Card:
+    """Of the network alone: it takes features and the numbers of words."""
+    height, width = model.cells
+    code = f"""
+import torch
+from regard.vqa.mcan import MCAN
+
+model = MCAN.from_pretrained("{name}")
+features = torch.randn(1, {height}, {width}, {len(model.feature_mean)})
+words = torch.randint(1, {model.embedding.num_embeddings}, (1, {model.settings.tokens}))
+scores, looked = model(features, words)
+"""
+    summary = f"{_network(model)} It takes features of a {height} x {width} grid and the numbers of words."
+    return Card(name, summary, TASK, code, model.settings.to_json(), tags=["mcan"], license=license)
+
+
+def predictor_card(predictor: Predictor, name: str, license: str | None, results: Results | None) -> Card:
+    """Of a whole model, with its backbone and vocabularies, and what an evaluation found."""
+    model, size = predictor.model, predictor.backbone.preparation.size
+    known = predictor.words.known
+    asked = _ASKED if "picture" in known or "what" in known else " ".join(known[:4])
+    code = f"""
+import torch
+from regard.vqa import Predictor
+
+predictor = Predictor.from_pretrained("{name}")
+picture = torch.randint(0, 256, (3, {size}, {size}), dtype=torch.uint8)  # or regard.pictures.read("picture.png")
+prediction = predictor.ask(picture, "{asked}")
+print(prediction.answer, prediction.confidence)
+print(prediction.weights)  # where it looked, cell by cell
+"""
+    summary = (
+        f"{_network(model)} It knows {len(known)} words and {len(predictor.answers)} answers, and says where it looked."
+    )
+    own = predictor.attention
+    return Card(
+        name,
+        summary,
+        TASK,
+        code,
+        {**model.settings.to_json(), "cells": list(model.cells), "backbone": predictor.backbone.config},
+        tags=["mcan"],
+        license=license,
+        sections=[] if results is None else results.sections(own),
+        metrics={} if results is None else results.metrics(own),
+    )
+
+
+def _network(model: MCAN) -> str:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return (
+        f"A modular co-attention network (MCAN) of regard that answers questions about pictures, {count:,} parameters; "
+        f"its output attention is {model.attention}."
+    )

@@ -1,0 +1,142 @@
+"""What an evaluation has found, on disk and in the card of a model: accuracy, and where the model looked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard._card import Section, markdown_table
+from regard._files import replacing
+from regard._problem import Problem
+from regard.vqa.evaluate import Evaluation
+
+FOLDER = "evaluation"  # where they lie in the folder of a run or a model
+_ANSWERS = "_results.json"  # how the files of answers end, that lie beside
+MEASURES = {
+    "mass": "attention inside the regions that the answer rests on; by chance it is `area`",
+    "pointing": "share of questions where the highest point lies in a region, or next to it",
+    "divergence": "Jensen-Shannon, from attention spread evenly over the regions, in bits: 0 the same, 1 disjoint",
+    "rank": "Spearman's correlation with the share of the regions in each cell",
+    "entropy": "in bits, from the uniform distribution: 0 is uniform, negative is concentrated",
+    "support": "share of the picture with any attention",
+    "focus": "the smallest share of the picture that holds nine tenths of the attention",
+    "modes": "local maxima",
+    "area": "share of the picture that the regions take",
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """The numbers of an evaluation, by split and by kind of output attention, as `regard evaluate --out` writes them.
+
+    >>> found = Results({"test": {"discrete-softmax": {"overall": 50.0, "by_answer_type": {}, "quality": {}}}})
+    >>> found.metrics("discrete-softmax")
+    {'test': {'accuracy': 50.0}}
+    """
+
+    splits: Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+    @classmethod
+    def of(cls, split: str, found: Mapping[str, Evaluation]) -> Results:
+        """The numbers of one split."""
+        return cls(
+            {
+                split: {
+                    kind: {
+                        "overall": e.accuracy.overall,
+                        "by_answer_type": e.accuracy.by_answer_type,
+                        "by_question_type": e.accuracy.by_question_type,
+                        "quality": e.quality_means(),
+                        "components": e.components,
+                    }
+                    for kind, e in found.items()
+                }
+            }
+        )
+
+    @classmethod
+    def read(cls, path: Path | str) -> Results:
+        """One SPLIT.json, or all of a folder."""
+        path = Path(path)
+        files = [path] if path.is_file() else sorted(f for f in path.glob("*.json") if not f.name.endswith(_ANSWERS))
+        if not files:
+            raise Problem(f"{path} has no results. Make some: regard evaluate RUN DATA --out {path}")
+        splits = {}
+        for file in files:
+            try:
+                splits[file.stem] = _checked(json.loads(file.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                why = f"is no result of regard evaluate ({type(error).__name__}: {error})"
+                raise Problem(f"{file} {why}. Name the folder that it wrote.") from error
+        return cls(splits)
+
+    @classmethod
+    def beside(cls, folder: Path) -> Results | None:
+        """Those in the folder of a run or a model, if there are any."""
+        return cls.read(folder / FOLDER) if (folder / FOLDER).is_dir() else None
+
+    def write(self, folder: Path) -> None:
+        """A file for each split."""
+        for split, kinds in self.splits.items():
+            with replacing(folder / f"{split}.json") as beside:
+                beside.write_text(json.dumps(kinds, indent=1))
+
+    def metrics(self, own: str) -> dict[str, dict[str, float]]:
+        """Accuracy, and attention mass where regions are known, with the model's `own` attention, by split."""
+        return {
+            split: {"accuracy": kinds[own]["overall"]}
+            | {f"attention {name}": _whole(kinds[own])[name] for name in ("mass",) if name in _whole(kinds[own])}
+            for split, kinds in self.splits.items()
+            if own in kinds
+        }
+
+    def sections(self, own: str) -> list[Section]:
+        """A part of a card for each split: accuracy of each kind of attention, and the quality of the attention."""
+        return [Section(f"Results on {split}", _told(kinds, own)) for split, kinds in self.splits.items()]
+
+
+def _told(kinds: Mapping[str, Mapping[str, Any]], own: str) -> str:
+    """Two tables, the model's own attention first."""
+    ordered = sorted(kinds, key=lambda kind: kind != own)
+    named = {kind: f"**{kind}** (its own)" if kind == own else kind for kind in ordered}
+    types = list(dict.fromkeys(t for kind in ordered for t in kinds[kind]["by_answer_type"]))
+    rows = [
+        [
+            named[kind],
+            f"{kinds[kind]['overall']:.1f}",
+            *(_number(kinds[kind]["by_answer_type"].get(t), 1) for t in types),
+        ]
+        for kind in ordered
+    ]
+    text = "Accuracy in percent, by output attention:\n\n" + markdown_table(["attention", "overall", *types], rows)
+    measured = [kind for kind in ordered if _whole(kinds[kind])]
+    if not measured:
+        return text
+    rows = [[named[kind], *(_number(_whole(kinds[kind]).get(m), 3) for m in MEASURES)] for kind in measured]
+    meaning = "\n".join(f"- {name}: {words}" for name, words in MEASURES.items())
+    return (
+        f"{text}\n\nWhere it looked, over all questions whose regions are known:\n\n"
+        f"{markdown_table(['attention', *MEASURES], rows)}\n\n{meaning}"
+    )
+
+
+def _whole(numbers: Mapping[str, Any]) -> Mapping[str, float]:
+    """The mean quality over all questions with regions."""
+    found: Mapping[str, float] = numbers["quality"].get("all", {})
+    return found
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None or value != value else f"{value:.{digits}f}"
+
+
+def _checked(kinds: Any) -> dict[str, dict[str, Any]]:
+    """The content of a file, if it is one of ours."""
+    for numbers in kinds.values():
+        measured = [*numbers["by_answer_type"].values(), *_whole(numbers).values()]
+        if not all(isinstance(value, int | float) for value in (numbers["overall"], *measured)):
+            raise TypeError("a number was expected")
+    return dict(kinds)
