@@ -192,6 +192,15 @@ def test_any_alpha(name, by, tmp_path):
         assert bool((weights[0] == 0).all())
 
 
+@any_length
+def test_an_alpha_above_two_stays_an_operation_of_regards():
+    model = AttentionPool(E, map=partial(regard.entmax, alpha=2.5)).eval()
+    program = torch.export.export(model, inputs(), dynamic_shapes=(DIMS, DIMS))
+    assert "regard.entmax.default" in {str(node.target) for node in program.graph.nodes}
+    for size in OTHERS:
+        torch.testing.assert_close(program.module()(*(given := inputs(*size))), model(*given))
+
+
 class Context(nn.Module):
     """What an export can take of a pool: tensors in, tensors out."""
 
