@@ -168,10 +168,20 @@ def build_wheel(folder: Path) -> None:
 
 def interpreters() -> list[str]:
     """Every Python that regard is for and that is found, one of each release."""
-    kept = Path.home() / ".pyenv/versions"
-    found = {v: shutil.which(f"python{v}") or next(kept.glob(f"{v}.*/bin/python"), None) for v in PYTHONS}
-    print("Python:", ", ".join(f"{v} {'found' if path else 'not found'}" for v, path in found.items()))
-    return [str(path) for path in found.values() if path]
+    found = {v: next(filter(works, candidates(v)), None) for v in PYTHONS}
+    print("Python:", ", ".join(f"{v} {path or 'not found'}" for v, path in found.items()), flush=True)
+    return [path for path in found.values() if path]
+
+
+def candidates(release: str) -> list[str]:
+    """Where a Python of this release may be: on the path, or kept by pyenv."""
+    kept = (Path.home() / ".pyenv/versions").glob(f"{release}.*/bin/python")
+    return [path for path in (shutil.which(f"python{release}"), *map(str, kept)) if path]
+
+
+def works(python: str) -> bool:
+    """Whether it runs, and can make environments; a shim of pyenv may not."""
+    return not subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True).returncode
 
 
 def try_out(interpreter: str, folder: Path) -> None:
