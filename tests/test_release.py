@@ -68,3 +68,11 @@ def test_a_wheel_may_hold_kernels_with_plain_names(name):
     assert release.ALLOWED.fullmatch(f"regard/native/{name}")
     assert not release.ALLOWED.fullmatch("regard/native/_kernels.cpython-311-x86_64-linux-gnu.so")
     assert not release.ALLOWED.fullmatch("regard.libs/libgomp-0123abcd.so.1")
+
+
+def test_a_python_that_does_not_run_is_passed_over(tmp_path):
+    shim = tmp_path / "python3.11"
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
+    assert not release.works(str(shim))
+    assert release.works(sys.executable)

@@ -56,7 +56,8 @@ def run(*command: str | Path, cwd: Path = ROOT, **extra: str) -> str:
     """What a command prints; its complaints and the end of everything if it fails."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "REGARD_NATIVE")
     environment = {k: v for k, v in os.environ.items() if k not in hidden} | extra
-    done = subprocess.run([str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    how = {"cwd": cwd, "env": environment, "capture_output": True, "encoding": "utf-8", "errors": "replace"}
+    done = subprocess.run([str(c) for c in command], **how)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -64,7 +65,7 @@ def run(*command: str | Path, cwd: Path = ROOT, **extra: str) -> str:
 
 def version() -> str:
     """The one version, as the package states it; other files may only repeat it."""
-    stated = re.search(r'^__version__ = "(.+)"$', (ROOT / "src/regard/__init__.py").read_text(), re.MULTILINE)
+    stated = re.search(r'^__version__ = "(.+)"$', (ROOT / "src/regard/__init__.py").read_text("utf-8"), re.MULTILINE)
     if stated is None:
         sys.exit("src/regard/__init__.py states no version")
     return stated[1]
@@ -167,10 +168,20 @@ def build_wheel(folder: Path) -> None:
 
 def interpreters() -> list[str]:
     """Every Python that regard is for and that is found, one of each release."""
-    kept = Path.home() / ".pyenv/versions"
-    found = {v: shutil.which(f"python{v}") or next(kept.glob(f"{v}.*/bin/python"), None) for v in PYTHONS}
-    print("Python:", ", ".join(f"{v} {'found' if path else 'not found'}" for v, path in found.items()))
-    return [str(path) for path in found.values() if path]
+    found = {v: next(filter(works, candidates(v)), None) for v in PYTHONS}
+    print("Python:", ", ".join(f"{v} {path or 'not found'}" for v, path in found.items()), flush=True)
+    return [path for path in found.values() if path]
+
+
+def candidates(release: str) -> list[str]:
+    """Where a Python of this release may be: on the path, or kept by pyenv."""
+    kept = (Path.home() / ".pyenv/versions").glob(f"{release}.*/bin/python")
+    return [path for path in (shutil.which(f"python{release}"), *map(str, kept)) if path]
+
+
+def works(python: str) -> bool:
+    """Whether it runs, and can make environments; a shim of pyenv may not."""
+    return not subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True).returncode
 
 
 def try_out(interpreter: str, folder: Path) -> None:
@@ -185,6 +196,8 @@ def try_out(interpreter: str, folder: Path) -> None:
     wheel = next(folder.glob("*.whl"))
     run(*install, wheel)
     built = run(python, "-c", "from regard import native; print(*native.variants())", cwd=empty).split()
+    if not built:
+        sys.exit(run(python, "-c", "import regard; print('kernels', regard.native_kernels())", cwd=empty))
     for wish, expected in [("", f"on: {built[-1]}"), *((v, f"on: {v}") for v in built), ("0", "off: REGARD_NATIVE=0")]:
         try_core(python, empty, expected, {"REGARD_NATIVE": wish} if wish else {})
     try_commands(install, wheel, folder, empty)

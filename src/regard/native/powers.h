@@ -6,11 +6,17 @@
 
 #include "lanes.h"
 
-// The oldest version of these two functions that the C library has: the newest would ask for a system of 2019.
-#if defined(__GLIBC__) && defined(__x86_64__)
-__asm__(".symver exp,exp@GLIBC_2.2.5\n.symver log,log@GLIBC_2.2.5");
-#elif defined(__GLIBC__) && defined(__aarch64__)
-__asm__(".symver exp,exp@GLIBC_2.17\n.symver log,log@GLIBC_2.17");
+// Of these functions the oldest version that the C library has: the newest of exp and log would ask for one of 2019
+// (2.29), that of asinf for one of 2026 (2.43).
+#if defined(__GLIBC__) && (defined(__x86_64__) || defined(__aarch64__))
+#if defined(__x86_64__)
+#define OLDEST(name) __asm__(".symver " #name "," #name "@GLIBC_2.2.5")
+#else
+#define OLDEST(name) __asm__(".symver " #name "," #name "@GLIBC_2.17")
+#endif
+OLDEST(exp);
+OLDEST(log);
+OLDEST(asinf);
 #endif
 
 namespace {
