@@ -14,6 +14,8 @@ from torch import nn
 import regard
 from regard.maps._exported import entmax_exported
 from regard.nn import (
+
+pytestmark = pytest.mark.once
     AttentionPool,
     ContinuousAttentionPool,
     Entmax,
