@@ -14,8 +14,6 @@ from torch import nn
 import regard
 from regard.maps._exported import entmax_exported
 from regard.nn import (
-
-pytestmark = pytest.mark.once
     AttentionPool,
     ContinuousAttentionPool,
     Entmax,
@@ -23,6 +21,8 @@ pytestmark = pytest.mark.once
     TransformerDecoderLayer,
     TransformerEncoderLayer,
 )
+
+pytestmark = pytest.mark.once
 
 E, H = 16, 4
 MAPS = {
