@@ -3,6 +3,7 @@
 # make sanitize  the tests of the native kernels under the address and undefined-behaviour sanitizers
 # make bench   set up, then measure against peers (results in benchmarks/results/)
 # make docs    set up, then build the site into build/site
+# make docs-both  the same by a second builder into build/site-zensical, and compare the two
 # make notebooks  run the tutorials from top to bottom
 # make release build sdist and wheel, and try them in clean environments
 # make test-all   test, notebooks, docs, the site in a browser, release
@@ -16,7 +17,7 @@ SITE   := $(VENV)/.site
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all lint types check bench sanitize browser docs site-check notebooks release clean
+.PHONY: demo test test-all lint types check bench sanitize browser docs docs-both site-check notebooks release clean
 
 # What the application needs is less than what its tests need.
 demo: $(if $(wildcard $(READY)),$(READY),$(APP))
@@ -41,13 +42,22 @@ browser:
 	  && apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
 	  || echo 'No chromium, and no way to install it here (root and apt): the browser tests will be skipped.'
 
-# Strict: a broken link or an unknown name stops it. The banner of mkdocs-material is about another project.
+# Strict: a broken link or an unknown name stops it (with --quiet it would not). The banner of mkdocs-material is about
+# another project.
 docs: $(SITE)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python tools/site_pages.py docs build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo 'The site: build/site/index.html'
 
-site-check: docs browser
+# Zensical keeps pages of earlier builds and does not see that a docstring has changed: it starts from nothing.
+docs-both: docs
+	rm -rf build/site-zensical
+	SITE_DIR=build/site-zensical $(BIN)/zensical build --clean --strict
+	$(BIN)/python tools/compare_sites.py build/site build/site-zensical
+
+site-check: docs-both browser
 	$(BIN)/python tools/check_site.py build/site
+	$(BIN)/python tools/check_site.py build/site-zensical
 
 notebooks: $(SITE)
 	$(BIN)/python tools/notebooks.py docs/tutorials/*.ipynb
@@ -76,4 +86,4 @@ $(READY) $(APP) $(SITE): pyproject.toml setup.py $(wildcard src/regard/native/*.
 	@touch $@
 
 clean:
-	rm -rf $(VENV) out build dist pip.log
+	rm -rf $(VENV) out build dist .cache pip.log
