@@ -241,7 +241,10 @@ def _architecture(ours: dict[str, Any], config: dict[str, Any]) -> nn.Module:
 
         kept = {k: v for k, v in config.items() if k != "regard"}
         built = transformers.AutoConfig.for_model(**kept)
-        return getattr(transformers, ours["class"])(built)  # type: ignore[no-any-return]
+        made = getattr(transformers, str(ours["class"]), None)
+        if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):
+            raise Problem(f"the config names {ours['class']}, which is no model of transformers. Take another copy.")
+        return made(built)
     raise Problem("this backbone was given as a module. Give the module again: load_backbone(folder, network).")
 
 
