@@ -4,6 +4,8 @@
 # make sanitize  the tests of the native kernels under the address and undefined-behaviour sanitizers
 # make bench   set up, then measure against peers (results in benchmarks/results/)
 # make docs    set up, then build the site into build/site
+# make docs-both  the same by a second builder into build/site-zensical, and compare the two
+# make lock    choose anew what make demo installs, and write its hashes
 # make notebooks  run the tutorials from top to bottom
 # make release build sdist and wheel, and try them in a clean environment; its steps: make sdist, make wheel, make wheel-test
 # make release-all  the same with every Python from 3.11 that is found
@@ -18,8 +20,8 @@ SITE   := $(VENV)/.site
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all test-torch lint types check machines bench sanitize browser docs site-check notebooks \
-  sdist wheel wheel-test release release-all clean
+.PHONY: demo test test-all test-torch lint types check machines bench sanitize browser docs docs-both lock site-check \
+  notebooks sdist wheel wheel-test release release-all clean
 
 # What the application needs is less than what its tests need.
 demo: $(if $(wildcard $(READY)),$(READY),$(APP))
@@ -53,13 +55,22 @@ browser:
 	  && apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
 	  || echo 'No chromium, and no way to install it here (root and apt): the browser tests will be skipped.'
 
-# Strict: a broken link or an unknown name stops it. The banner of mkdocs-material is about another project.
+# Strict: a broken link or an unknown name stops it (with --quiet it would not). The banner of mkdocs-material is about
+# another project.
 docs: $(SITE)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python tools/site_pages.py docs build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo 'The site: build/site/index.html'
 
-site-check: docs browser
+# Zensical keeps pages of earlier builds and does not see that a docstring has changed: it starts from nothing.
+docs-both: docs
+	rm -rf build/site-zensical
+	SITE_DIR=build/site-zensical $(BIN)/zensical build --clean --strict
+	$(BIN)/python tools/compare_sites.py build/site build/site-zensical
+
+site-check: docs-both browser
 	$(BIN)/python tools/check_site.py build/site
+	$(BIN)/python tools/check_site.py build/site-zensical
 
 notebooks: $(SITE)
 	$(BIN)/python tools/notebooks.py docs/tutorials/*.ipynb
@@ -94,15 +105,38 @@ sanitize: $(READY)
 	g++ -O1 -g -std=c++17 -Wno-psabi -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined src/regard/native/*.cpp -o build/sanitized/_kernels.so
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_native*.py -k 'not process'
 
-$(READY): EXTRA := dev
-$(APP): EXTRA := vqa,explore
-$(SITE): EXTRA := dev,docs
+define EMPTY_VENV
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
+@echo 'Setting up $(VENV) (about two minutes, once) ...'
+@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+endef
+
 $(READY) $(APP) $(SITE): pyproject.toml setup.py $(wildcard src/regard/native/*.cpp src/regard/native/*.h) constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
-	@echo 'Setting up $(VENV) (about two minutes, once) ...'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(READY): EXTRA := dev
+$(SITE): EXTRA := dev,docs
+$(READY) $(SITE):
+	$(EMPTY_VENV)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' 2>pip.log || { cat pip.log; exit 1; }
 	@touch $@
 
+# What strangers run is installed by hash: every wheel must be one of those that `make lock` has seen.
+# Of torch there are builds for CPUs alone, which pip takes where it finds one, but not when it chooses by hash: it is chosen
+# first and checked then. A build for CUDA asks for packages of its own.
+PIP    := $(BIN)/python -m pip
+HASHED := install --quiet --require-hashes --no-deps --requirement
+$(APP): $(wildcard requirements/*.txt)
+	$(EMPTY_VENV)
+	@rm -rf build/wheels
+	@{ $(PIP) download --quiet --no-deps --only-binary :all: --dest build/wheels --constraint constraints.txt torch \
+	  && $(PIP) $(HASHED) requirements/torch.txt --no-index --find-links build/wheels && rm -rf build/wheels \
+	  && $(PIP) $(HASHED) requirements/demo.txt \
+	  && { $(BIN)/python -c 'import importlib.metadata as m, sys; sys.exit("nvidia" in str(m.requires("torch")))' \
+	       || $(PIP) $(HASHED) requirements/cuda.txt; } \
+	  && $(PIP) install --quiet --no-deps --editable . && $(PIP) check; } >pip.log 2>&1 || { cat pip.log; exit 1; }
+	@touch $@
+
+lock: $(READY)
+	$(BIN)/python tools/lock.py
+
 clean:
-	rm -rf $(VENV) out build dist pip.log
+	rm -rf $(VENV) out build dist .cache pip.log

@@ -1,6 +1,8 @@
 """Open every page of the built site in a real browser: nothing from elsewhere, nothing missing, every formula drawn.
 
 python tools/check_site.py build/site [--shots FOLDER]
+
+It knows nothing of the builder, so that it judges the site of each by the same rules.
 """
 
 import argparse
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 WIDTHS = {"wide": 1280, "phone": 390}
+# The cursor is in a field, or, with Zensical, in an element that has a field of its own inside.
+TYPING = "['INPUT', 'DIV'].includes(document.activeElement.tagName)"
 PATIENCE = 180_000  # milliseconds: a machine may be busy with other things
 
 
@@ -61,11 +65,20 @@ def problems(page: Any, address: str, own: str) -> tuple[list[str], int]:
 
 
 def searches(page: Any, own: str) -> list[str]:
-    """Whether the search of the site finds something, which it does in a worker."""
+    """Whether the search of the site, which a slash opens, finds the page of a function. It works in a worker."""
+    from playwright.sync_api import TimeoutError
+
+    page.set_default_timeout(PATIENCE)
     page.goto(f"{own}/index.html")
-    page.locator("[data-md-component=search-query]").fill("sparsemax")
-    page.wait_for_selector(".md-search-result__item", timeout=PATIENCE)
-    return [] if page.locator(".md-search-result__item").count() else ["the search finds no sparsemax"]
+    page.wait_for_load_state("networkidle")
+    page.keyboard.press("/")
+    page.wait_for_function(TYPING)
+    page.keyboard.type("sparsemax")
+    try:
+        page.wait_for_selector("a[href*='reference/regard.html#regard.sparsemax']:visible")
+    except TimeoutError:
+        return ["the search finds no sparsemax"]
+    return []
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""For the reference: examples in docstrings (>>> ...) become code blocks, and equation numbers become links."""
+"""For the reference: examples in docstrings (>>> ...) become code blocks, equation numbers links; <s, p> stays text."""
 
 import re
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import griffe
 
 EXAMPLE = re.compile(r"^>>> .*?(?=\n\s*\n(?!>>>)|\Z)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(```.*?```|`[^`]*`)", re.DOTALL)
+TAG = re.compile(r"<(?=[A-Za-z/!])")
 
 
 def as_markdown(text: str) -> str:
@@ -13,8 +15,12 @@ def as_markdown(text: str) -> str:
 
     >>> as_markdown("Add.\\n\\n>>> 1 + 1\\n2").splitlines()
     ['Add.', '', '```pycon', '>>> 1 + 1', '2', '```']
+    >>> as_markdown("The largest <s, p>, not `<s, p>`.")
+    'The largest &lt;s, p>, not `<s, p>`.'
     """
     text = EXAMPLE.sub(lambda found: f"```pycon\n{found.group().rstrip()}\n```", text)
+    # A product in angle brackets would be read as a tag of HTML, and vanish.
+    text = "".join(part if part.startswith("`") else TAG.sub("&lt;", part) for part in CODE.split(text))
     return text.replace("docs/math.md", "[equations](../math.md)")
 
 

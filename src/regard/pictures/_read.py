@@ -16,11 +16,16 @@ MAX_PIXELS = 100_000_000  # a small file can claim to be huge; memory is asked f
 """Pictures with more pixels are refused before they are decoded: a small file can claim to be huge."""
 
 
+# Decoders of other kinds may start programs, as that of PostScript does, whatever the file is called.
+KINDS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+
 def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Tensor:
     """The picture in a file or in bytes as it should be seen: (3, H, W), uint8, RGB.
 
     It is turned as its EXIF says; grey, palette, CMYK and 16-bit pictures become RGB; what is transparent lies on
-    white; of an animation it is the first frame. What cannot be read is a `Problem` with its `name`.
+    white; of an animation it is the first frame. Other kinds than BMP, GIF, JPEG, PNG, PPM, TIFF and WebP, and what
+    cannot be read, are a `Problem` with its `name`.
 
     >>> import io
     >>> from PIL import Image
@@ -39,7 +44,7 @@ def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str 
         with warnings.catch_warnings():
             # Notes about odd metadata and large pictures; the size is judged below.
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=KINDS) as image:
                 width, height = image.size
                 if width * height > max_pixels:
                     raise Problem(f"{name} has {width} x {height} pixels, more than {max_pixels}. Make it smaller.")

@@ -1,0 +1,253 @@
+"""Write what `make demo` installs, each package at one version with the hashes of its wheels: `make lock`.
+
+python tools/lock.py        # writes requirements/demo.txt, torch.txt, cuda.txt
+
+pip chooses the versions under constraints.txt. The index that pip is set up with gives the hashes of every wheel of
+these versions, so that the files serve on any platform, and what the packages ask for on other platforms than this one.
+"""
+
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import urllib.error
+import urllib.request
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = ("vqa", "explore")
+HEAD = "# Written by `make lock`: {what}, with the hashes of its wheels.\n--only-binary :all:\n"
+SYSTEMS = [("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "arm64"), ("Windows", "AMD64")]
+OLDEST, NEWEST = 11, 14  # Python 3
+NAMES = {"Linux": ("linux", "posix"), "Darwin": ("darwin", "posix"), "Windows": ("win32", "nt")}
+PLACES = [
+    {
+        "platform_system": system,
+        "platform_machine": machine,
+        "sys_platform": NAMES[system][0],
+        "os_name": NAMES[system][1],
+        "python_version": f"3.{minor}",
+        "python_full_version": f"3.{minor}.0",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+    for system, machine in SYSTEMS
+    for minor in range(OLDEST, NEWEST + 1)
+]
+EVERYWHERE = frozenset(range(len(PLACES)))
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A file of the index."""
+
+    address: str
+    version: Version
+    sha256: str
+
+
+class Links(HTMLParser):
+    """The addresses on a page of the index."""
+
+    def __init__(self) -> None:
+        """None so far."""
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Called by the parser."""
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+def usable(name: str) -> bool:
+    """Whether a wheel is for a Python that regard runs on.
+
+    >>> [usable(f"a-1-{tags}-any.whl") for tags in ("py3-none", "cp310-cp310", "cp38-abi3", "pp311-pypy311_pp73")]
+    [True, False, True, False]
+    >>> usable("a-1-py36+-none-any.whl")
+    False
+    """
+    try:
+        tags = parse_wheel_filename(name)[3]
+    except InvalidWheelFilename:  # of old releases
+        return False
+    return any(
+        tag.interpreter.startswith("py") or tag.abi == "abi3" or re.fullmatch(rf"cp3({OLDEST}|1[2-9])", tag.interpreter)
+        for tag in tags
+        if not tag.interpreter.startswith("pp")
+    )
+
+
+@cache
+def index() -> str:
+    """The index that pip asks: as it is set up, or its own default."""
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True
+    )
+    if asked.returncode == 0:
+        return asked.stdout.strip()
+    from pip._internal.models.index import PyPI
+
+    return PyPI.simple_url
+
+
+@cache
+def wheels(name: str) -> list[Wheel]:
+    """All wheels of a package that the index has."""
+    page = f"{index().rstrip('/')}/{name}/"
+    links = Links()
+    with urllib.request.urlopen(page) as answer:
+        links.feed(answer.read().decode())
+    found = []
+    for link in links.found:
+        address, fragment = urldefrag(urljoin(page, link))
+        file = unquote(urlsplit(address).path.rsplit("/", 1)[1])
+        if file.endswith(".whl") and usable(file):
+            found.append(Wheel(address, parse_wheel_filename(file)[1], fragment.removeprefix("sha256=")))
+    return found
+
+
+@cache
+def asked_by(name: str, version: Version) -> list[Requirement]:
+    """What a version of a package requires, by the metadata of a wheel that the index has."""
+    files = [w for w in wheels(name) if w.version == version]
+    chosen = min(files, key=lambda w: ("manylinux" not in w.address or "x86_64" not in w.address, w.address))
+    try:
+        with urllib.request.urlopen(f"{chosen.address}.metadata") as answer:
+            text = answer.read().decode()
+    except urllib.error.HTTPError:  # an index need not offer it; then it is in the wheel
+        with urllib.request.urlopen(chosen.address) as answer, zipfile.ZipFile(io.BytesIO(answer.read())) as wheel:
+            text = wheel.read(next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))).decode()
+    return [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)]
+
+
+def wanted(extras: tuple[str, ...]) -> Iterator[Requirement]:
+    """What regard itself requires, its own extras replaced by what they hold."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    for requirement in map(Requirement, lines):
+        if requirement.name == project["name"]:
+            yield from wanted(tuple(requirement.extras))
+        else:
+            yield requirement
+
+
+def holds(requirement: Requirement, extra: str) -> frozenset[int]:
+    """The places where a requirement is to be met."""
+    if requirement.marker is None:
+        return EVERYWHERE
+    marker = requirement.marker
+    return frozenset(i for i, place in enumerate(PLACES) if marker.evaluate({**place, "extra": extra}))
+
+
+def closure(
+    versions: dict[str, Version], known: dict[str, list[Requirement]], *, cuda: bool
+) -> dict[str, frozenset[int]]:
+    """Every package that is needed, and where. Without `cuda`, torch is a build that brings no CUDA packages.
+
+    A package that pip has not chosen here, because another platform needs it, gets the newest version that fits.
+    """
+    places: dict[tuple[str, str], frozenset[int]] = defaultdict(frozenset)  # by name and extra
+    waiting = [(requirement, EVERYWHERE) for requirement in wanted(EXTRAS)]
+    while waiting:
+        # What names one version goes before what leaves the choice.
+        waiting.sort(key=lambda item: "==" not in str(item[0].specifier))
+        requirement, where = waiting.pop(0)
+        name = canonicalize_name(requirement.name)
+        if name not in versions:
+            fitting = [w.version for w in wheels(name) if requirement.specifier.contains(w.version)]
+            versions[name] = max(fitting)
+        elif not requirement.specifier.contains(versions[name], prereleases=True):
+            sys.exit(f"{requirement} is required, and {name} {versions[name]} was chosen: change constraints.txt")
+        for extra in ("", *requirement.extras):
+            if where <= places[name, extra]:
+                continue
+            places[name, extra] |= where
+            for needed in known[name] if name in known else asked_by(name, versions[name]):
+                of_cuda = name == "torch" and "platform_system" in str(needed.marker)
+                if (there := holds(needed, extra) & where) and (cuda or not of_cuda):
+                    waiting.append((needed, there))
+    together: dict[str, frozenset[int]] = defaultdict(frozenset)
+    for (name, _), where in places.items():
+        together[name] |= where
+    return together
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What pip would install here of a package."""
+
+    version: Version
+    sha256: str
+    requires: list[Requirement]
+
+
+def chosen_by_pip() -> dict[str, Chosen]:
+    """By name, what pip would install in an empty environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report)]
+        what = ["--constraint", "constraints.txt", f".[{','.join(EXTRAS)}]"]
+        subprocess.run([sys.executable, "-m", "pip", *command, *what], cwd=ROOT, check=True)
+        installed = json.loads(report.read_text())["install"]
+    return {
+        canonicalize_name(item["metadata"]["name"]): Chosen(
+            Version(item["metadata"]["version"]),
+            item["download_info"]["archive_info"]["hashes"]["sha256"],
+            [Requirement(line) for line in item["metadata"].get("requires_dist", [])],
+        )
+        for item in installed
+        if "archive_info" in item["download_info"]  # all but regard
+    }
+
+
+def entry(name: str, version: Version, where: frozenset[int], here: str | None) -> str:
+    """The lines of one package; `here` is the hash of a build that the index does not have (torch for CPUs alone)."""
+    hashes = {w.sha256 for w in wheels(name) if w.version == version} | ({here} if here else set())
+    systems = sorted({PLACES[i]["platform_system"] for i in where})
+    marker = "" if where == EVERYWHERE else " ; " + " or ".join(f'platform_system == "{system}"' for system in systems)
+    return (
+        " \\\n".join([f"{name}=={version}{marker}", *(f"    --hash=sha256:{value}" for value in sorted(hashes))]) + "\n"
+    )
+
+
+def main() -> None:
+    """Ask pip and the index, and write both files."""
+    chosen = chosen_by_pip()
+    # A build for this kind of machine alone, like torch 2.13.0+cpu: the others are on the index, and require more.
+    builds = {name: here.sha256 for name, here in chosen.items() if here.version.local}
+    versions = {name: Version(here.version.public) for name, here in chosen.items()}
+    known = {name: here.requires for name, here in chosen.items() if name not in builds}
+    for name in known:
+        if chosen[name].sha256 not in {w.sha256 for w in wheels(name)}:
+            sys.exit(f"{name} {versions[name]} here is no file of the index: its hash is {chosen[name].sha256}")
+    plain, everything = (closure(versions, known, cuda=cuda) for cuda in (False, True))
+    for file, names, what in (
+        ("torch", {"torch"}, "the torch that `make demo` installs"),
+        ("demo", set(plain) - {"torch"}, "what `make demo` installs besides torch"),
+        ("cuda", set(everything) - set(plain), "what a build of torch with CUDA needs besides"),
+    ):
+        lines = [entry(name, versions[name], everything[name], builds.get(name)) for name in sorted(names)]
+        place = ROOT / "requirements" / f"{file}.txt"
+        beside = place.with_suffix(".new")
+        beside.write_text(HEAD.format(what=what) + "".join(lines))
+        beside.replace(place)
+        print(f"{place.relative_to(ROOT)}: {len(lines)} packages, {sum(e.count('--hash') for e in lines)} hashes")
+
+
+if __name__ == "__main__":
+    main()
