@@ -16,7 +16,8 @@ torch.set_num_threads(int(os.environ.get("REGARD_TEST_THREADS", "1")))
 
 # Timing on a shared machine says nothing about the code, and a failure must come back on the next run.
 settings.register_profile("regard", deadline=None, derandomize=True, max_examples=60)
-settings.load_profile("regard")
+settings.register_profile("machines", settings.get_profile("regard"), max_examples=10)
+settings.load_profile(os.environ.get("REGARD_TEST_PROFILE", "regard"))
 
 
 @pytest.fixture(autouse=True)

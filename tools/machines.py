@@ -67,8 +67,10 @@ def test(setting: Setting, more: list[str]) -> tuple[bool, str]:
         "ATEN_CPU_CAPABILITY": setting.torch,
         "REGARD_NATIVE": setting.kernels,
         "REGARD_TEST_THREADS": str(setting.threads),
+        "REGARD_TEST_PROFILE": "machines",  # fewer random examples
+        "OMP_WAIT_POLICY": "PASSIVE",  # two runs share the cores: a thread that waits must not spin
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not once", CORE, *more]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not once", CORE, *more]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     return done.returncode == 0, done.stdout + done.stderr
 
