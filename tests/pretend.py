@@ -9,6 +9,8 @@ GPU = torch.device("cuda")
 _T = torch.Tensor
 WAITING = {_T.item, _T.tolist, _T.__bool__, _T.__float__, _T.__int__, _T.__index__, _T.__contains__, _T.numpy, _T.cpu}
 WAITING |= {_T.nonzero, torch.nonzero, _T.equal, torch.equal, _T.masked_select, torch.masked_select, torch.allclose}
+# What is asked of the pretended device itself.
+PLACES = [_T.device.__get__, _T.is_cpu.__get__, _T.is_meta.__get__]
 
 
 class OnGPU(torch.Tensor):
@@ -38,7 +40,7 @@ class PretendedGPU(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         mine = tree_any(lambda x: isinstance(x, OnGPU) or (isinstance(x, torch.device) and x == GPU), (args, kwargs))
-        if not mine or function == _T.device.__get__:
+        if not mine or function in PLACES:
             return function(*args, **kwargs)
         self.waits += function in WAITING
         out = function(*tree_map(_inner, args), **tree_map(_inner, kwargs))

@@ -52,7 +52,7 @@ def values_checked(x: Tensor) -> bool:
     if not readable(x):
         return False
     wish = _checks_on.get()
-    return x.device.type == "cpu" if wish is None else wish
+    return x.is_cpu if wish is None else wish
 
 
 def complain(argument: str, got: object, expected: str, remedy: str, kind: type[Exception] = ValueError) -> NoReturn:

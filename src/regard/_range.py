@@ -7,6 +7,7 @@ largest entries follows a bound on the scores.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard import _check, native
-from regard.affinity import Dot, Factored
+from regard.affinity import Dot, Factored, same_width
 
 SCORES = 1 << 21  # numbers of a block of scores, where they have to be formed to be looked at
 
@@ -39,7 +40,8 @@ def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored) -> FusedIn
     sums_fit = _sums_fit(v)
     if isinstance(affinity, Dot):
         # The kernel scales in float32; scaling half-precision queries first would round them once more.
-        first, second = Dot(1.0).factors(q, k)
+        same_width(q, k)
+        first, second = q, k
         scale = q.shape[-1] ** -0.5 if affinity.scale is None else affinity.scale
     else:
         finite_parameters(affinity)
@@ -102,12 +104,18 @@ def _largest_or_overflow(factor: Tensor) -> float:
 
 
 def _sums_fit(v: Tensor) -> bool:
-    return largest("v", v) * v.shape[-2] < torch.finfo(v.dtype).max / 4
+    return largest("v", v) * v.shape[-2] < _quarter(v.dtype)
+
+
+@functools.cache
+def _quarter(dtype: torch.dtype) -> float:
+    """A quarter of the largest number, so that rounding on the way does not matter."""
+    return torch.finfo(dtype).max / 4
 
 
 def _fits(q: float, k: float, width: int, scale: float, dtype: torch.dtype) -> bool:
     """Whether scores of queries up to `q` and keys up to `k` stay in the range of `dtype`, in any order of sums."""
-    return q * k * width * max(1.0, abs(scale)) < torch.finfo(dtype).max / 4
+    return q * k * width * max(1.0, abs(scale)) < _quarter(dtype)
 
 
 def _look_at_scores(q: Tensor, k: Tensor, scale: float) -> None:

@@ -6,6 +6,7 @@ slower and does not look at values. A test looks for private names in all other 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 
+@functools.cache
 def _private(owner: Any, *path: str) -> Any:
-    """A private attribute, or None where this torch has no such thing."""
+    """A private function or class, or None where this torch has no such thing."""
     for name in path:
         owner = getattr(owner, name, None)
     return owner
@@ -38,7 +40,7 @@ def transforming() -> bool:
 
 def forward_mode() -> bool:
     """Whether forward-mode derivatives are being taken. Fallback: yes, so that ordinary operations are used."""
-    level = _private(forward_ad, "_current_level")
+    level = getattr(forward_ad, "_current_level", None)
     return level >= 0 if isinstance(level, int) else True
 
 

@@ -55,7 +55,8 @@ class Factored(Affinity):
         """Transformed queries (..., Lq, e) and keys (..., Lk, e)."""
 
 
-def _same_width(q: Tensor, k: Tensor) -> None:
+def same_width(q: Tensor, k: Tensor) -> None:
+    """Queries and keys have one width."""
     if q.shape[-1] != k.shape[-1]:
         _check.complain(
             "k",
@@ -96,7 +97,7 @@ class Dot(Factored):
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """The scaled queries, and the keys as they are."""
-        _same_width(q, k)
+        same_width(q, k)
         scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
         return (q if scale == 1 else q * scale), k
 
@@ -187,7 +188,7 @@ class Additive(Affinity):
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Score every query against every key."""
-        _same_width(q, k)
+        same_width(q, k)
         if self.v.shape[-1] != q.shape[-1]:
             _check.complain("v", f"length {self.v.shape[-1]}", f"the width of q and k, {q.shape[-1]}", "Match them.")
         v = self.v if self.v.dim() == 1 else self.v.unsqueeze(-2)

@@ -159,14 +159,15 @@ def suffix(x: Tensor) -> str:
     return "f32" if x.dtype == torch.float32 else "f64"
 
 
-# The bits above those of every finite number, and how bits without the sign become a Python number.
-_FLOATS: dict[torch.dtype, tuple[int, Callable[[int], float]]] = {
-    torch.float16: (0x7C00, lambda bits: struct.unpack("<e", bits.to_bytes(2, "little"))[0]),
-    torch.bfloat16: (0x7F80, lambda bits: struct.unpack("<f", (bits << 16).to_bytes(4, "little"))[0]),
-    torch.float32: (0x7F800000, lambda bits: struct.unpack("<f", bits.to_bytes(4, "little"))[0]),
-    torch.float64: (0x7FF0000000000000, lambda bits: struct.unpack("<d", bits.to_bytes(8, "little"))[0]),
+# Bytes, the bits above those of every finite number, and how bits without the sign become a Python number.
+_FLOATS: dict[torch.dtype, tuple[int, int, Callable[[int], float]]] = {
+    torch.float16: (2, 0x7C00, lambda bits: struct.unpack("<e", bits.to_bytes(2, "little"))[0]),
+    torch.bfloat16: (2, 0x7F80, lambda bits: struct.unpack("<f", (bits << 16).to_bytes(4, "little"))[0]),
+    torch.float32: (4, 0x7F800000, lambda bits: struct.unpack("<f", bits.to_bytes(4, "little"))[0]),
+    torch.float64: (8, 0x7FF0000000000000, lambda bits: struct.unpack("<d", bits.to_bytes(8, "little"))[0]),
 }
 _Three = ctypes.c_int64 * 3
+_ONCE, _NOWHERE = _Three(1, 1, 1), _Three(0, 0, 0)
 
 
 @functools.cache
@@ -185,22 +186,25 @@ def largest(x: Tensor) -> float | None:
 
     One pass that only reads. None where there is no kernel for x: another device or dtype, or rows that are not whole.
     """
-    if x.dtype not in _FLOATS or x.device.type != "cpu" or not _real(x) or library() is None:
+    if (kind := _FLOATS.get(x.dtype)) is None or not x.is_cpu or not _real(x) or library() is None:
         return None
-    function, first_infinite = _largest(), _FLOATS[x.dtype][0]
+    function, (size, first_infinite, number) = _largest(), kind
     assert function is not None
-    size, memory = x.element_size(), x.untyped_storage()
-    if memory.nbytes() == size * x.numel():  # in whatever order, it is all of this memory
-        start, count, step, width = memory.data_ptr(), [1, 1, 1], [0, 0, 0], x.numel()
+    # At a few hundred keys every call of torch is felt: as few as possible in the usual case.
+    if x.is_contiguous():
+        start, count, step, width = x.data_ptr(), _ONCE, _NOWHERE, x.numel()
+    elif (memory := x.untyped_storage()).nbytes() == size * x.numel():  # in whatever order, it is all of this memory
+        start, count, step, width = memory.data_ptr(), _ONCE, _NOWHERE, x.numel()
     elif 0 < x.dim() <= 4 and x.stride(-1) == 1:
         start, width, missing = x.data_ptr(), x.shape[-1], [1] * (4 - x.dim())
-        step = [*missing, *x.stride()[:-1]]
+        steps = [*missing, *x.stride()[:-1]]
         # What is repeated (a step of zero) is looked at once.
-        count = [n if s else 1 for n, s in zip([*missing, *x.shape[:-1]], step, strict=True)]
+        counts = [n if s else 1 for n, s in zip([*missing, *x.shape[:-1]], steps, strict=True)]
+        count, step = _Three(*counts), _Three(*steps)
     else:
         return None
-    bits = function(start, size, _Three(*count), _Three(*step), width, torch.get_num_threads())
-    return math.inf if bits >= first_infinite else _FLOATS[x.dtype][1](bits)
+    bits = function(start, size, count, step, width, torch.get_num_threads())
+    return math.inf if bits >= first_infinite else number(bits)
 
 
 def call(name: str, *arguments: Any) -> int:
