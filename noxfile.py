@@ -1,6 +1,6 @@
 """`make test-torch`: tests of the core, the modules and Hugging Face on the oldest, the pinned and the newest torch.
 
-Each runs in an environment of its own under .nox (about 5 GB for a torch with CUDA). `nox -s "tests(torch='2.6.0')"`
+Each runs in an environment of its own under .nox (about 5 GB for a torch with CUDA). `nox -s "tests(torch='2.8.0')"`
 runs one; `nox --reuse-existing-virtualenvs` keeps what is installed.
 """
 

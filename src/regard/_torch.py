@@ -56,9 +56,8 @@ def without_values(x: Tensor) -> bool:
 
 
 def exporting() -> bool:
-    """Whether a graph for all sizes is being made. Torch 2.6 cannot tell an export from a compilation."""
-    asked = getattr(torch.compiler, "is_exporting", torch.onnx.is_in_onnx_export)
-    return bool(asked())
+    """Whether a graph for all sizes is being made."""
+    return bool(torch.compiler.is_exporting())
 
 
 def foreach(name: str, tensors: Sequence[Tensor], *others: Any, **more: Any) -> Any:

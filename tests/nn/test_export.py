@@ -35,11 +35,6 @@ MAPS = {
 OTHERS = [(1, 1), (5, 7), (2, 230)]  # batch and length; the graph is made with (3, 196)
 DIMS = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
 
-any_length = pytest.mark.skipif(
-    not hasattr(torch.compiler, "is_exporting"),
-    reason="torch.compiler.is_exporting is missing: attend cannot tell an export from a compilation (torch 2.6)",
-)
-
 
 class Everything(nn.Module):
     """`attend` and each module once: with and without weights, causal, guided, pooled, with rows without keys."""
@@ -86,7 +81,6 @@ def exported(model):
     return torch.export.export(model, inputs(), dynamic_shapes=(DIMS, DIMS))
 
 
-@any_length
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "learned"])
 def test_export_for_any_batch_and_length(name):
     model = Everything(name).eval()
@@ -97,15 +91,6 @@ def test_export_for_any_batch_and_length(name):
     assert ours == ({"regard.entmax.default"} if name == "learned" else set())
 
 
-@pytest.mark.parametrize("name", ["softmax", "entmax15", "learned"])
-def test_export_for_some_batches(name):
-    """What torch 2.6 can do too: one length, a bound on the batch, and not its strict mode."""
-    model, batch = Everything(name).eval(), {0: torch.export.Dim("batch", max=64)}
-    program = torch.export.export(model, inputs(3, 6), dynamic_shapes=(batch, batch), strict=False)
-    same(program.module()(*(given := inputs(7, 6))), given, model)
-
-
-@any_length
 @pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
 def test_an_exported_program_learns_as_the_module_does(name):
     model = Everything(name).eval()
@@ -141,22 +126,17 @@ def in_a_fresh_process(folder, first):
     return subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
 
 
-@any_length
 def test_a_saved_program_runs_without_regard(tmp_path):
     save("sparsemax", tmp_path)
     assert in_a_fresh_process(tmp_path, "").stdout == "the same False\n"
 
 
-@any_length
 def test_a_saved_program_with_learned_alphas_needs_regard(tmp_path):
     save("learned", tmp_path)
     assert in_a_fresh_process(tmp_path, "import regard").stdout == "the same True\n"
-    alone = in_a_fresh_process(tmp_path, "")
-    assert alone.returncode != 0
-    assert "regard" in alone.stderr
+    assert in_a_fresh_process(tmp_path, "").returncode != 0
 
 
-@any_length
 @pytest.mark.filterwarnings("ignore")  # what torch's exporter and onnxscript do inside
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15"])
 def test_onnx_for_any_batch_and_length(name, tmp_path):
@@ -177,7 +157,6 @@ class Causal(nn.Module):
         return self.whole.attention(x, x, x, key_padding_mask=padding, is_causal=True)
 
 
-@any_length
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "by"), [("entmax13", "export"), ("entmax13", "onnx"), ("learned", "onnx")])
 def test_any_alpha(name, by, tmp_path):
@@ -194,7 +173,6 @@ def test_any_alpha(name, by, tmp_path):
         assert bool((weights[0] == 0).all())
 
 
-@any_length
 def test_an_alpha_above_two_stays_an_operation_of_regards():
     model = AttentionPool(E, map=partial(regard.entmax, alpha=2.5)).eval()
     program = torch.export.export(model, inputs(), dynamic_shapes=(DIMS, DIMS))
@@ -214,7 +192,6 @@ class Context(nn.Module):
         return self.pool(x).context
 
 
-@any_length
 @pytest.mark.parametrize("alpha", [1, 2])
 def test_a_continuous_pool_for_any_batch(alpha):
     fit = partial(regard.continuous.match_moments, alpha=alpha)
