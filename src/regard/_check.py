@@ -100,7 +100,9 @@ def axis(argument: str, x: Tensor, dim: int) -> int:
 
 def broadcasts(argument: str, x: Tensor, shape: torch.Size, of: str) -> None:
     """`x` can be broadcast to `shape`, the shape of `of`, without making it larger."""
-    fits = x.dim() <= len(shape) and all(a in (1, b) for a, b in zip(reversed(x.shape), reversed(shape), strict=False))
+    fits = x.dim() <= len(shape)
+    for place in range(1, 1 + min(x.dim(), len(shape))):  # in words that every compiler of torch can follow
+        fits = fits and x.shape[-place] in (1, shape[-place])
     if not fits:
         complain(
             argument,
