@@ -8,7 +8,8 @@ from PIL import Image
 
 from regard._problem import Problem
 from regard.scenes import Scenes, write_scenes
-from regard.vqa.read import read_questions, write_results
+from regard.vqa.own import NoSplit
+from regard.vqa.read import check_answers, read_questions, splits_in, write_results
 from regard.vqa.records import Answers, Record, Records, check_vocabulary
 from regard.vqa.words import Words, read_glove, tokens
 
@@ -69,6 +70,19 @@ def test_test_splits_have_no_annotations(tmp_path):
     read = read_questions(tmp_path, "test-dev")
     assert [r.picture for r in read.records] == ["COCO_test2015_000000000001"]
     assert read.records[0].answers == ()
+
+
+def test_the_splits_of_a_folder_and_which_have_answers(tmp_path):
+    picture(tmp_path / "test2015" / "COCO_test2015_000000000001.jpg")
+    asked = [{"image_id": 1, "question": "Q", "question_id": 10}]
+    for subtype, annotations in (("train2014", []), ("val2014", []), ("test2015", None), ("test-dev2015", None)):
+        vqa(tmp_path, asked, annotations, subtype)
+    write_scenes(Scenes("pairs", 1, size=32), tmp_path)
+    assert splits_in(tmp_path) == {"pairs": True, "test-dev": False, "test": False, "train": True, "val": True}
+    with pytest.raises(NoSplit, match="Splits that it has: pairs, test-dev, test, train, val"):
+        read_questions(tmp_path, "training")
+    with pytest.raises(Problem, match=r"test of .* has no answers, .* Splits with answers: pairs, train, val\."):
+        check_answers(read_questions(tmp_path, "test"), tmp_path, "a comparison")
 
 
 def test_jsonl_and_csv(tmp_path):

@@ -135,6 +135,11 @@ def test_judged_on_every_split(place, tmp_path):
     assert "== own: 1 questions" in judge(tmp_path / "run", tmp_path / "own.jsonl", [])
     with pytest.raises(Problem, match="none of the splits"):
         judge(tmp_path / "run", tmp_path)
+    shutil.copytree(place / "scenes", tmp_path / "asked")
+    next((tmp_path / "asked").rglob("*val*annotations.json")).unlink()
+    said = judge(tmp_path / "run", tmp_path / "asked", attentions=[], out=tmp_path / "unknown")
+    assert "questions without answers" in said
+    assert [p.name for p in (tmp_path / "unknown").iterdir()] == ["val_results.json"]  # answers, and no numbers
 
 
 def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):

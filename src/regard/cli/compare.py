@@ -20,14 +20,14 @@ def add(app: typer.Typer) -> None:
 
 
 def compare(
-    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, such as regard scenes writes."),
+    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, or a file with a column split."),
     features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),
     out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
     attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),
     seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
     epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
     preset: str = typer.Option("relations", help="relations, small or thesis (Table 6.1)."),
-    test: str = typer.Option("test", help="The split to report on."),
+    test: str = typer.Option("test", help="The split to report on; it must have answers."),
     unseen: str | None = typer.Option("pairs", help="A split for the last column, if it is there."),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, each on one core."),
 ) -> None:
@@ -45,6 +45,7 @@ def compare(
     from regard._problem import Problem
     from regard.vqa.compare import compare as run
     from regard.vqa.output import check_attention
+    from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
     from regard.vqa.train import preset_training
 
@@ -56,7 +57,7 @@ def compare(
     if unseen:
         try:
             read_questions(data, unseen)
-        except Problem:
+        except NoSplit:
             unseen = None
     settings = preset_training(preset)
     settings = replace(settings, epochs=epochs or settings.epochs)

@@ -56,11 +56,13 @@ def train(
         regard train vqa/ --validation val --patience 2 --attention mixture-4-sparse
     """
     only_first_speaks()
+    import torch
+
     from regard._problem import Problem
     from regard.backbones import make_backbone
     from regard.vqa.features import FeatureStore
     from regard.vqa.pixels import PixelStore
-    from regard.vqa.read import read_questions
+    from regard.vqa.read import check_answers, read_questions
     from regard.vqa.train import preset_training
     from regard.vqa.train import train as run
 
@@ -79,10 +81,14 @@ def train(
         )
     except (ValueError, TypeError) as error:
         raise Problem(str(error)) from error
-    held = read_questions(data, validation) if validation else None
     records = read_questions(data, split)
+    check_answers(records, data, "training")
+    held = read_questions(data, validation) if validation else None
+    if held is not None:
+        check_answers(held, data, "validation")
     store: FeatureStore | PixelStore
     if end_to_end:
+        torch.manual_seed(seed)  # the weights of a backbone that has none
         store = PixelStore(records.pictures, make_backbone(end_to_end, size=size), end_to_end)
     else:
         store = FeatureStore.open(features)

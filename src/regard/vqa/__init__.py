@@ -9,6 +9,7 @@ Predictor.load("out/vqa").ask(picture, "What colour is the ring?")
 
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.metric import Accuracy, evaluate_answers, normalise, soft_target, vqa_accuracy
+from regard.vqa.own import hold_out
 from regard.vqa.predict import Prediction, Predictor
 from regard.vqa.read import read_questions, write_results
 
@@ -18,6 +19,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "evaluate_answers",
+    "hold_out",
     "make_features",
     "normalise",
     "read_questions",

@@ -9,7 +9,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from regard.vqa.metric import Accuracy, evaluate_answers
+from regard.vqa.evaluate import accuracy_of
+from regard.vqa.metric import Accuracy
 from regard.vqa.records import Answers, Record, commonest
 from regard.vqa.words import tokens
 
@@ -58,16 +59,7 @@ def _normal(record: Record) -> str:
 
 
 def _accuracy(test: list[Record], guessed: list[str]) -> Accuracy:
-    told = [
-        {
-            "question_id": r.id,
-            "answers": r.answers or ("",),
-            "answer_type": r.answer_type,
-            "question_type": r.question_type,
-        }
-        for r in test
-    ]
-    return evaluate_answers({r.id: g for r, g in zip(test, guessed, strict=True)}, told)
+    return accuracy_of(test, {r.id: g for r, g in zip(test, guessed, strict=True)})
 
 
 def _bag(question: str) -> list[int]:

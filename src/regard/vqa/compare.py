@@ -16,7 +16,7 @@ from regard.vqa.evaluate import Summary, evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
 from regard.vqa.jobs import Job, run_jobs
-from regard.vqa.read import read_questions
+from regard.vqa.read import check_answers, read_questions
 from regard.vqa.store import load_run
 from regard.vqa.tables import cell, table
 from regard.vqa.train import TrainSettings
@@ -45,7 +45,7 @@ class Comparison:
         for kind in (found.accuracy.by_answer_type, found.accuracy.by_question_type):
             for column, value in kind.items():
                 row[column].append(value)
-        self.order["answers"] = sorted(found.accuracy.by_answer_type, key=("yes/no", "number", "other").index)
+        self.order["answers"] = sorted(found.accuracy.by_answer_type, key=_place_of)
         self.order["questions"] = list(found.accuracy.by_question_type)
         if unseen is not None:
             row["unseen pairs"].append(unseen.accuracy.overall)
@@ -92,6 +92,12 @@ class Comparison:
         return {"accuracy": self.accuracy, "quality": self.quality, "components": self.components}
 
 
+def _place_of(answer_type: str) -> tuple[int, str]:
+    """The types of VQA-v2 in the order of its tables, then others by name."""
+    known = ("yes/no", "number", "other")
+    return (known.index(answer_type) if answer_type in known else len(known), answer_type)
+
+
 def compare(
     out: Path,
     data: Path,
@@ -109,8 +115,11 @@ def compare(
     """Train every kind with every seed (what is there is kept), evaluate on `test`, and write `results.json`.
 
     Models with "continuous-softmax" are also evaluated with the number of components chosen at test time, for each of
-    `prices`: test-MCA. `unseen` names a split that the last column is for, or None.
+    `prices`: test-MCA. `unseen` names a split that the last column is for, or None. All splits need answers: that is
+    looked at before anything is trained.
     """
+    for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
+        check_answers(read_questions(data, split), data, "a comparison")
     jobs = [
         Job(
             out / f"{kind}-{seed}",
@@ -154,7 +163,7 @@ def _judge(
 
 def baselines(result: Comparison, data: Path, test: str = "test") -> None:
     """Add what the question alone and the commonest answers give."""
-    train, known = read_questions(data, "train").records, read_questions(data, test).records
+    train, known = (read_questions(data, split).keep_answered().records for split in ("train", test))
     for name, found in (("question only", question_only(train, known)), ("majority", majority(train, known))):
         row = result.accuracy[name]
         row["overall"].append(found.overall)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ from regard.vqa.examples import Examples
 from regard.vqa.mcan import MCAN
 from regard.vqa.metric import Accuracy, evaluate_answers
 from regard.vqa.quality import Quality, attention_map, concatenate, measure, mixture_modes
-from regard.vqa.records import Answers
+from regard.vqa.records import Answers, Record
 
 
 class Summary(NamedTuple):
@@ -58,7 +60,10 @@ class Evaluation:
 def evaluate(
     model: MCAN, examples: Examples, answers: Answers, attention: str | None = None, *, batch: int = 256
 ) -> Evaluation:
-    """Answer every example, with another output attention than the model was trained with if one is named."""
+    """Answer every example, with another output attention than the model was trained with if one is named.
+
+    The accuracy is over the examples whose answers are known.
+    """
     own, training = model.attention, model.training
     if attention is not None and attention != own:
         model.attention = attention
@@ -87,21 +92,24 @@ def evaluate(
         if kind != own:
             model.attention = own
         model.train(training)
-    told = [
-        {
-            "question_id": r.id,
-            "answers": r.answers or ("",),
-            "answer_type": r.answer_type,
-            "question_type": r.question_type,
-        }
-        for r in examples.kept
-    ]
     return Evaluation(
         kind,
         predictions,
-        evaluate_answers(predictions, told),
+        accuracy_of(examples.kept, predictions),
         concatenate(parts) if parts else None,
         {k: 100 * n / len(examples) for k, n in sorted(chosen.items())},
         torch.tensor([-1 if r.regions is None else len(r.regions) for r in examples.kept]),
         [r.question_type for r in examples.kept],
     )
+
+
+def accuracy_of(records: Sequence[Record], predictions: Mapping[int | str, str]) -> Accuracy:
+    """The official accuracy over the records whose answers are known; of none it is NaN, never zero."""
+    told = [
+        {"question_id": r.id, "answers": r.answers, "answer_type": r.answer_type, "question_type": r.question_type}
+        for r in records
+        if r.answers
+    ]
+    if not told:
+        return Accuracy(math.nan, {}, {}, {}, {})
+    return evaluate_answers({r.id: predictions[r.id] for r in records if r.answers}, told)

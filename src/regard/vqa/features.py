@@ -23,7 +23,8 @@ from torch import Tensor
 
 from regard._files import replacing
 from regard._problem import Problem
-from regard.backbones import Backbone
+from regard.backbones import Backbone, fingerprint, load_backbone, make_backbone, save_backbone
+from regard.backbones._files import SIZES
 from regard.pictures import read
 from regard.vqa.grids import grids, stamp
 from regard.vqa.records import Skipped
@@ -190,6 +191,28 @@ def make_features(
     finally:
         backbone.train(training)
     return FeatureStore.open(folder), skipped
+
+
+def kept_backbone(folder: Path, name: str, size: int | None = None, seed: int | None = None) -> tuple[Backbone, Path]:
+    """The backbone `name` as it is kept in a folder, put there if there is none; it is never overwritten.
+
+    `seed` draws the weights of a backbone that has none. Unless it is given, an untrained one that is there already and
+    has the same architecture is taken as it is: its name says nothing about its weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed or 0)
+        asked = make_backbone(name, size=size)
+    if not (folder / "config.json").is_file():
+        return asked, save_backbone(asked, folder)
+    there = load_backbone(folder)
+    drawn_again = seed is None and name in SIZES and there.config == asked.config
+    if not drawn_again and fingerprint(there) != fingerprint(asked):
+        raise Problem(
+            f"{folder} keeps the backbone that its features were made by (fingerprint {fingerprint(there)}), and "
+            f"{name} is another (fingerprint {fingerprint(asked)}). Store its features elsewhere (--out), or name "
+            f"the one that is there: --backbone {folder}"
+        )
+    return there, folder
 
 
 def _start(folder: Path, names: tuple[str, ...], backbone: Backbone, name: str, stages: bool) -> FeatureStore:

@@ -11,7 +11,8 @@ from regard.vqa.compare import Comparison
 from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
-from regard.vqa.read import read_questions, write_results
+from regard.vqa.own import TRAIN, NoSplit, read_own
+from regard.vqa.read import read_questions, splits_in, write_results
 from regard.vqa.records import Records
 from regard.vqa.results import Results
 from regard.vqa.store import Run, load_run
@@ -25,9 +26,10 @@ def judge(
 ) -> str:
     """Evaluate a run on data in the form of VQA-v2, a JSONL or a CSV, and return the tables.
 
-    Every split but the training one is answered with the model's own attention and with `attentions`. Features are
-    those that the run was trained on if they hold the pictures, else they are made into the run's folder. With `out`,
-    numbers and answers are written: `SPLIT_results.json` is what the evaluation server takes.
+    Every split but the training one is answered with the model's own attention and with `attentions`; a file without
+    splits as a whole, and it is said if pictures have the names of those that it was trained on. Features are those
+    that the run was trained on if they hold the pictures, else they are made into the run's folder. With `out`, numbers
+    (where answers are known) and answers are written: `SPLIT_results.json` is what the evaluation server takes.
     """
     run = load_run(model)
     own = run.model.attention
@@ -41,10 +43,15 @@ def judge(
             parts.append(f"== {records.name}: {len(examples)} questions, trained with {own}\n\n{_tables(found)}")
         else:
             parts.append(f"== {records.name}: {len(examples)} questions without answers")
+        pictures = {record.picture for record in examples.kept}
+        if seen := run.trained_on(pictures):
+            parts.append(f"Not new to it: {seen} of {len(pictures)} pictures have names that it was trained on.")
         if examples.records.skipped:
             parts.append(str(examples.records.skipped))
         if out is not None:
-            _write(Path(out), records.name, found, own)
+            if labelled:
+                Results.of(records.name, found).write(Path(out))
+            write_results(Path(out) / f"{records.name}_results.json", found[own].predictions.items())
     return "\n\n".join(parts)
 
 
@@ -56,15 +63,17 @@ def _tables(found: dict[str, Evaluation]) -> str:
 
 
 def _splits(data: Path) -> list[Records]:
-    if not data.is_dir():
-        return [read_questions(data)]
+    if data.is_file():
+        splits = [split for split in splits_in(data) if split != TRAIN]
+        if not splits and splits_in(data):
+            raise NoSplit(f"{data} has only the split {TRAIN}. Evaluate on rows of another split, or on another file.")
+        return [read_own(data, split) for split in splits] or [read_own(data, None)]
     found = []
     for split in _SPLITS:
         try:
             found.append(read_questions(data, split))
-        except Problem as problem:
-            if "has no file" not in str(problem):
-                raise
+        except NoSplit:
+            continue
     if not found:
         raise Problem(f"{data} has none of the splits {', '.join(_SPLITS)}. Give a folder in the form of VQA-v2.")
     return found
@@ -82,8 +91,3 @@ def _features(run: Run, records: Records) -> FeatureStore:
     pictures = {name: path for name, path in records.pictures.items() if name in wanted}
     place = run.folder / "features" / records.name
     return make_features(place, pictures, run.load_backbone(), stages=run.stages)[0]
-
-
-def _write(out: Path, name: str, found: dict[str, Evaluation], own: str) -> None:
-    Results.of(name, found).write(out)
-    write_results(out / f"{name}_results.json", found[own].predictions.items())

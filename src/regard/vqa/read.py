@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -11,19 +10,21 @@ from typing import Any
 
 from regard._files import replacing
 from regard._problem import Problem
+from regard.vqa.own import TRAIN, NoSplit, own_splits, read_own
 from regard.vqa.records import Record, Records, Skipped
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
-def read_questions(source: Path | str, split: str = "train", pictures: Path | str | None = None) -> Records:
+def read_questions(source: Path | str, split: str = TRAIN, pictures: Path | str | None = None) -> Records:
     """The records of a split: of a folder in the form of VQA-v2, or of one JSONL or CSV file.
 
     A folder has `*_{split}*_questions.json`, `*_{split}*_annotations.json` (not for test splits), and the pictures,
     `COCO_{subtype}_000000000009.jpg`, in it or below, or in `pictures`. A JSONL or CSV file has for each question
     `picture` (a path, from the file's folder), `question`, and `answer` or `answers` (a list; in CSV with | between);
-    also `id`, `answer_type`, `question_type` if wanted. A single answer counts as that of ten people: the accuracy
-    compares people with each other.
+    also `id`, `answer_type`, `question_type` if wanted, and `split`: without that column the file is one set to train
+    on, and another split than "train" is refused; `hold_out` adds the column. A single answer counts as that of ten
+    people: the accuracy compares people with each other.
 
     What is wrong with single records is noted in `skipped`, naming the record; what is wrong with a file is a Problem.
 
@@ -43,7 +44,29 @@ def read_questions(source: Path | str, split: str = "train", pictures: Path | st
         raise Problem(
             f"{source} is neither a folder nor a file. Give a folder in the form of VQA-v2, a JSONL or a CSV."
         )
-    return read_own(path, pictures)
+    return read_own(path, split, pictures)
+
+
+def splits_in(source: Path | str) -> dict[str, bool]:
+    """The names of the splits that data have, and whether each has answers; none if a file has no column `split`."""
+    path = Path(source)
+    if not path.is_dir():
+        return own_splits(path)
+    name = re.compile(r"(?:.*_)?([^_]+?)(?:19|20)?\d*_(questions|annotations)\.json")
+    found: dict[str, set[str]] = {}
+    for file in sorted(path.rglob("*.json")):
+        if match := name.fullmatch(file.name):
+            found.setdefault(match[1], set()).add(match[2])
+    return {split: "annotations" in files for split, files in found.items() if "questions" in files}
+
+
+def check_answers(records: Records, source: Path | str, use: str) -> None:
+    """Refuse records without any answer for a `use` that needs them, naming the splits that have some."""
+    if any(record.answers for record in records.records):
+        return
+    known = [name for name, answered in splits_in(source).items() if answered]
+    names = f"Splits with answers: {', '.join(known)}" if known else f"No split of {source} has any"
+    raise Problem(f"{records.name} of {source} has no answers, and {use} needs them. {names}.")
 
 
 def read_vqa(folder: Path, split: str, pictures: Path | str | None = None) -> Records:
@@ -83,37 +106,6 @@ def read_vqa(folder: Path, split: str, pictures: Path | str | None = None) -> Re
     return Records(split, records, found, skipped, objects)
 
 
-def read_own(path: Path, pictures: Path | str | None = None) -> Records:
-    """A JSONL or CSV file of one's own."""
-    place = Path(pictures) if pictures else path.parent
-    skipped, records, found = Skipped(), [], {}
-    rows = _csv(path) if path.suffix.lower() in (".csv", ".tsv") else _jsonl(path)
-    for number, row in rows:
-        where = f"{path.name}, line {number}"
-        if not row.get("picture") or "question" not in row:
-            skipped.add("line without picture or question", where)
-            continue
-        name = str(row["picture"])
-        if not (place / name).is_file():
-            skipped.add("question without a picture", f"{where}: no picture {place / name}")
-            continue
-        given = row.get("answers", row.get("answer", []))
-        answers = [given] if isinstance(given, (str, int, float)) else given or []
-        answers = answers * 10 if len(answers) == 1 else answers
-        found[name] = place / name
-        records.append(
-            Record(
-                row.get("id") or number,
-                name,
-                str(row["question"]),
-                tuple(str(answer) for answer in answers),
-                str(row.get("answer_type") or "other"),
-                str(row.get("question_type") or ""),
-            )
-        )
-    return Records(path.stem, records, found, skipped)
-
-
 def write_results(path: Path | str, answers: Iterable[tuple[int | str, str]]) -> Path:
     """The file that the evaluation server takes: [{"question_id", "answer"}].
 
@@ -142,7 +134,8 @@ def _find(folder: Path, split: str, what: str, needed: bool = True) -> Path | No
     name = re.compile(rf"(.*_)?{re.escape(split)}(19|20)?\d*_{what}\.json")
     found = sorted(p for p in folder.rglob(f"*{what}.json") if name.fullmatch(p.name))
     if not found and needed:
-        raise Problem(f"{folder} has no file *_{split}_{what}.json. Give the folder of VQA-v2, and another split.")
+        known = ", ".join(splits_in(folder)) or "none"
+        raise NoSplit(f"{folder} has no file *_{split}_{what}.json. Splits that it has: {known}.")
     return found[0] if found else None
 
 
@@ -163,34 +156,3 @@ def _pictures_in(place: Path, subtype: str) -> Iterator[Path]:
         if folder.is_dir():
             # In the order of their names: what is learned from them is not to depend on the file system.
             yield from sorted(p for p in folder.glob(f"COCO_{subtype}_*") if p.suffix.lower() in _SUFFIXES)
-
-
-def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(_lines(path), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise Problem(f"{path}, line {number} is not JSON ({error}). Write one record on each line.") from error
-            if not isinstance(row, dict):
-                raise Problem(f'{path}, line {number} is not a record. Write {{"picture": ..., "question": ...}}.')
-            yield number, row
-
-
-def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    lines = csv.DictReader(_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    if not lines.fieldnames or not {"picture", "question"} <= set(lines.fieldnames):
-        raise Problem(f"{path} has no columns picture and question. Name them in its first line.")
-    for row in lines:
-        kept: dict[str, Any] = {k: v for k, v in row.items() if k and v}
-        if "answers" in kept:
-            kept["answers"] = [answer.strip() for answer in kept["answers"].split("|")]
-        kept.setdefault("question", "")
-        yield lines.line_num, kept
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"{path} cannot be read as text ({error}). Save it as UTF-8.") from error

@@ -78,6 +78,14 @@ class Records:
     def __len__(self) -> int:
         return len(self.records)
 
+    def keep_answered(self) -> Records:
+        """Without questions whose answers are not known, which are noted: nothing can be learned or judged by them."""
+        for record in self.records:
+            if not record.answers:
+                self.skipped.add("question without an answer", f"question {record.id} of {self.name}")
+        kept = [record for record in self.records if record.answers]
+        return Records(self.name, kept, self.pictures, self.skipped, self.objects)
+
     def keep_readable(self, words: Words, length: int) -> Records:
         """Without questions that are empty; those that are cut, or with no known word, are noted and kept."""
         kept = []

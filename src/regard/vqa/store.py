@@ -1,6 +1,7 @@
 """A run on disk: vocabularies, the backbone, checkpoints; and the model back from it.
 
 out/vocabulary.json    words and answers
+out/training.json      the names of the pictures that it was trained on
 out/backbone/          the backbone that made the features, so that new pictures can be asked about
 out/checkpoints/       as `regard.training` writes them; config.json in each says what the model is
 
@@ -22,10 +23,11 @@ from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Checkpoint, latest
 from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings
-from regard.vqa.records import Answers, check_vocabulary
+from regard.vqa.records import Answers, Records, check_vocabulary
 from regard.vqa.words import Words
 
 KIND = "vqa"
+_TRAINING = "training.json"
 _KEYS = {"model", "cells", "features", "vocabulary", "words", "answers", "backbone"}
 
 
@@ -45,6 +47,13 @@ class Run:
         if self.config["backbone"].get("end_to_end"):
             return stamp(self.load_backbone())
         return str(self.config["backbone"]["fingerprint"])
+
+    def trained_on(self, pictures: set[str]) -> int | None:
+        """How many of these pictures have the name of one that it was trained on; None if that is not known."""
+        try:
+            return len(pictures & set(json.loads((self.folder / _TRAINING).read_text(encoding="utf-8"))["pictures"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     @property
     def stages(self) -> bool:
@@ -74,6 +83,13 @@ def write_vocabulary(folder: Path, words: Words, answers: Answers) -> None:
             raise Problem(f"{path} is the vocabulary of another run. Train into another folder.")
         return
     _put_vocabulary(path, words, answers)
+
+
+def write_training(folder: Path, records: Records) -> None:
+    """Write which pictures are trained on, so that an evaluation can say whether it has new ones."""
+    names = sorted({record.picture for record in records.records})
+    with replacing(folder / _TRAINING) as beside:
+        beside.write_text(json.dumps({"pictures": names}, ensure_ascii=False), encoding="utf-8")
 
 
 def _put_vocabulary(path: Path, words: Words, answers: Answers) -> None:

@@ -25,7 +25,7 @@ from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings, relations, small
 from regard.vqa.pixels import PixelStore, features
 from regard.vqa.records import Answers, Records
-from regard.vqa.store import KIND, write_vocabulary
+from regard.vqa.store import KIND, write_training, write_vocabulary
 from regard.vqa.words import Words, read_glove
 
 
@@ -169,8 +169,13 @@ def train(
     network = store.network if isinstance(store, PixelStore) else None
     if network is not None and validation is not None:
         raise Problem("validation needs stored features. Train end to end without, and evaluate the run afterwards.")
-    if not any(record.answers for record in records.records):
+    records = records.keep_answered()
+    if not len(records):
         raise Problem(f"{records.name} has no answers. Train on a split that has annotations.")
+    if validation is not None:
+        validation = validation.keep_answered()
+        if not len(validation):
+            raise Problem(f"{validation.name} has no answers. Validate on a split that has annotations.")
     words = Words.of(record.question for record in records.records)
     answers = Answers.of(records.records, settings.above)
     if not len(answers):
@@ -204,6 +209,7 @@ def train(
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
     write_vocabulary(out, words, answers)
+    write_training(out, records)
     for name, said in (("config", config), ("features", {"folder": str(store.folder.resolve())})):
         with replacing(out / f"{name}.json") as beside:
             beside.write_text(json.dumps(said, indent=1))

@@ -1,0 +1,216 @@
+"""Questions of one's own: a JSONL or CSV file, its column `split`, and pictures held out of training."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import posixpath
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from regard import _check
+from regard._files import replacing
+from regard._problem import Problem
+from regard.vqa.records import Record, Records, Skipped
+
+TRAIN = "train"
+Rows = list[tuple[int, dict[str, Any]]]  # the number of the line, and what it says
+
+
+class NoSplit(Problem):
+    """The data have no split of this name."""
+
+
+def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None = None) -> Records:
+    """The rows of a split of a JSONL or CSV file, or with None all rows.
+
+    The column `split` says which rows are whose. A file without it is one set: it can be trained on, and any other
+    split is refused, because it would be the training data again.
+    """
+    place = Path(pictures) if pictures else path.parent
+    skipped, records, found = Skipped(), [], {}
+    seen: set[int | str] = set()
+    rows = read_rows(path)
+    sizes = _sizes(rows)
+    _check_split(path, split, sizes)
+    for number, row in rows:
+        where = f"{path.name}, line {number}"
+        if split is not None and sizes and _split_of(row) != split:
+            if not _split_of(row):
+                skipped.add("line without a split", where)
+            continue
+        if not row.get("picture") or "question" not in row:
+            skipped.add("line without picture or question", where)
+            continue
+        name = str(row["picture"])
+        if not (place / name).is_file():
+            skipped.add("question without a picture", f"{where}: no picture {place / name}")
+            continue
+        if (named := row.get("id") or number) in seen:
+            skipped.add("question with the id of another", f"{where}: {named}")
+            continue
+        seen.add(named)
+        found[name] = place / name
+        records.append(
+            Record(
+                named,
+                name,
+                str(row["question"]),
+                _answers(row),
+                str(row.get("answer_type") or "other"),
+                str(row.get("question_type") or ""),
+            )
+        )
+    return Records(split if split is not None and sizes else path.stem, records, found, skipped)
+
+
+def own_splits(path: Path) -> dict[str, bool]:
+    """The names in the column `split` in their order, and whether any row of each has answers; none without it."""
+    found: dict[str, bool] = {}
+    for _, row in read_rows(path):
+        if name := _split_of(row):
+            found[name] = found.get(name, False) or bool(_answers(row))
+    return found
+
+
+def hold_out(
+    source: Path | str, out: Path | str | None = None, *, val: float = 0.1, test: float = 0.1, seed: int = 0
+) -> tuple[Path, dict[str, int]]:
+    """Write a JSONL or CSV file again with a column `split`, and return where, and the pictures in each split.
+
+    The shares `val` and `test` of the *pictures* are held out, with all questions about them, so that no picture is in
+    two splits. The split of a picture depends on its name and the seed alone: rows that are added later change nothing
+    for the others. Pictures are named from the file's folder, so that `out` (unless given, NAME-split beside it) has to
+    be in the same one.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lines = [json.dumps({"picture": f"{i}.png", "question": "What?", "answer": "cat"}) for i in range(50)]
+    ...     _ = (Path(folder) / "mine.jsonl").write_text("\\n".join(lines))
+    ...     path, pictures = hold_out(Path(folder) / "mine.jsonl")
+    >>> path.name, pictures
+    ('mine-split.jsonl', {'train': 42, 'val': 4, 'test': 4})
+    """
+    path = Path(source)
+    for name, share in (("val", val), ("test", test)):
+        _check.number(name, share, at_least=0)
+    if val + test >= 1:
+        _check.complain("val + test", val + test, "less than 1", "Some pictures must be left to train on.")
+    target = Path(out) if out is not None else path.with_stem(f"{path.stem}-split")
+    if not path.is_file():
+        raise Problem(f"{source} is not a file. Give a JSONL or a CSV.")
+    if target.resolve().parent != path.resolve().parent:
+        raise Problem(f"{target} is in another folder than {path}, which pictures are named from. Write it beside.")
+    if target.exists():
+        raise Problem(f"{target} is there already. Name another file, or remove it.")
+    rows = read_rows(path)
+    if sizes := _sizes(rows):
+        raise Problem(f"{path} has splits already: {_told(sizes)}. Use them, or take the column split out.")
+    chosen: dict[str, str] = {}
+    for _, row in rows:
+        name = posixpath.normpath(str(row.get("picture", "")))
+        place = _place(name, seed)
+        chosen[name] = "test" if place < test else "val" if place < test + val else TRAIN
+        row["split"] = chosen[name]
+    pictures = {split: sum(s == split for s in chosen.values()) for split in (TRAIN, "val", "test")}
+    for split, share in ((TRAIN, 1 - val - test), ("val", val), ("test", test)):
+        if share and not pictures[split]:
+            raise Problem(f"no picture of {len(chosen)} falls into {split}. Take a larger share, or another seed.")
+    with replacing(target) as beside:
+        _write(beside, path, [row for _, row in rows])
+    return target, {split: count for split, count in pictures.items() if count}
+
+
+def read_rows(path: Path) -> Rows:
+    """The lines of a JSONL or CSV file, with their numbers."""
+    return list(_csv(path) if _is_table(path) else _jsonl(path))
+
+
+def _place(name: str, seed: int) -> float:
+    """A number from 0 to 1 that a picture's name and the seed decide."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) / 2**64
+
+
+def _sizes(rows: Rows) -> Counter[str]:
+    return Counter(name for _, row in rows if (name := _split_of(row)))
+
+
+def _split_of(row: dict[str, Any]) -> str:
+    name = row.get("split")
+    return "" if name is None else str(name).strip()
+
+
+def _told(sizes: Counter[str]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in sizes.items())
+
+
+def _check_split(path: Path, split: str | None, sizes: Counter[str]) -> None:
+    if split is None or split in sizes or (not sizes and split == TRAIN):
+        return
+    if sizes:
+        raise NoSplit(f"{path} has no split {split!r}, only {_told(sizes)}. Name one of these.")
+    raise NoSplit(
+        f"{path} has no split {split!r}: it has no column split, and its rows are what is trained on. "
+        f"Hold pictures out: regard split {path}"
+    )
+
+
+def _answers(row: dict[str, Any]) -> tuple[str, ...]:
+    given = row.get("answers", row.get("answer", []))
+    answers = [given] if isinstance(given, (str, int, float)) else given or []
+    answers = [str(answer) for answer in answers if str(answer).strip()]
+    return tuple(answers * 10 if len(answers) == 1 else answers)
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in (".csv", ".tsv")
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","
+
+
+def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise Problem(f"{path}, line {number} is not JSON ({error}). Write one record on each line.") from error
+            if not isinstance(row, dict):
+                raise Problem(f'{path}, line {number} is not a record. Write {{"picture": ..., "question": ...}}.')
+            yield number, row
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines = csv.DictReader(_lines(path), delimiter=_delimiter(path))
+    if not lines.fieldnames or not {"picture", "question"} <= set(lines.fieldnames):
+        raise Problem(f"{path} has no columns picture and question. Name them in its first line.")
+    for row in lines:
+        kept: dict[str, Any] = {k: v for k, v in row.items() if k and v}
+        if "answers" in kept:
+            kept["answers"] = [answer.strip() for answer in kept["answers"].split("|")]
+        kept.setdefault("question", "")
+        yield lines.line_num, kept
+
+
+def _write(target: Path, source: Path, rows: list[dict[str, Any]]) -> None:
+    if not _is_table(source):
+        target.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
+        return
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    with target.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, columns, delimiter=_delimiter(source))
+        table.writeheader()
+        for row in rows:
+            table.writerow({k: "|".join(v) if isinstance(v, list) else v for k, v in row.items()})
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"{path} cannot be read as text ({error}). Save it as UTF-8.") from error
