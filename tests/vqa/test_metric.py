@@ -37,6 +37,15 @@ from regard.vqa.contractions import CONTRACTIONS
         ("", ""),
         ("twenty-one", "twenty 1"),
         ("Cant", "can't"),
+        # Digits are 0 to 9 alone: what Python 2.7 makes of these with the official code.
+        ("\u0661,\u0662", "\u0661 \u0662"),
+        ("\u0661,\u0662-x", "\u0661 \u0662 x"),
+        ("3.\u0665", "3\u0665"),
+        ("\uff13.\uff15 m.", "\uff13\uff15 m"),
+        ("\u0663.5", "\u0663.5"),
+        ("\u00c9T\u00c9", "\u00e9t\u00e9"),
+        ("caf\u00e9\u2003noir", "caf\u00e9 noir"),
+        ("\u0130\u03a3\u03a3", "i\u03c3\u03c3"),
     ],
 )
 def test_normalise(text, expected):

@@ -20,8 +20,9 @@ _NUMBERS = {"none": "0", "zero": "0"} | {
     for i, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], start=1)
 }
 _ARTICLES = {"a", "an", "the"}
-_COMMA_IN_NUMBER = re.compile(r"\d,\d")
-_FULL_STOP = re.compile(r"\.(?!\d)")
+# The official code runs on Python 2, where \d is 0 to 9 and no digit of another script.
+_COMMA_IN_NUMBER = re.compile(r"\d,\d", re.ASCII)
+_FULL_STOP = re.compile(r"\.(?!\d)", re.ASCII)
 _FULL_STOPS = 32  # the official code passes a flag where the number of replacements belongs
 
 
@@ -30,7 +31,8 @@ def normalise(answer: str) -> str:
     """An answer as the official code writes it: punctuation, number words, articles and contractions.
 
     A punctuation mark is deleted if it stands next to a space somewhere in the answer, or if a comma stands between
-    digits somewhere; else it becomes a space. Full stops go unless a digit follows.
+    digits somewhere; else it becomes a space. Full stops go unless a digit follows. Digits are 0 to 9, as on Python 2,
+    which the official code is written for; capitals become small in all scripts.
 
     >>> normalise("The two dogs' ball, isnt it?"), normalise("1,000 m."), normalise("dark-blue")
     ("2 dogs' ball isn't it", '1000 m', 'dark blue')
@@ -159,6 +161,11 @@ def _punctuation(text: str) -> str:
     return _FULL_STOP.sub("", out, count=_FULL_STOPS)
 
 
+def _lower(text: str) -> str:
+    """Letter by letter as on Python 2: no letter becomes two, and a sigma at the end of a word is as any other."""
+    return text.lower() if text.isascii() else "".join("i" if c == "\u0130" else c.lower() for c in text)
+
+
 def _words(text: str) -> str:
-    words = (_NUMBERS.get(word, word) for word in text.lower().split())
+    words = (_NUMBERS.get(word, word) for word in _lower(text).split())
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in _ARTICLES)
