@@ -164,3 +164,76 @@ def test_unknown_attention(kind):
 def test_wrong_grid():
     with pytest.raises(ValueError, match="4 x 4 cells"):
         tiny()(torch.randn(1, 5, 5, 12), torch.ones(1, 3, dtype=torch.int64))
+
+
+INSIDE = ({}, {"neighbours": False, "coordinates": False}, {"before": 1, "guided_first": True}, {"map": "sparsemax"})
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+@pytest.mark.parametrize("changes", INSIDE, ids=str)
+def test_cells_that_are_masked_change_nothing(kind, changes):
+    model = tiny(attention=kind, layers=2, **changes).double().eval()
+    features, words = torch.randn(2, 4, 4, 12, dtype=torch.float64), torch.randint(1, 20, (3, 5))
+    mask = torch.rand(2, 4, 4) < 0.6
+    mask[:, 1, 1] = True
+    rows = torch.tensor([1, 0, 1])
+    expected = model(features, words, rows, mask)
+    assert (expected.looked.weights[~mask.flatten(1)[rows]] == 0).all()
+    assert (expected.looked.effective[~mask.flatten(1)[rows]] == 0).all()
+    for content in (0.0, 50.0, float("nan")):
+        other = features.masked_fill(~mask.unsqueeze(-1), content)
+        got = model(other, words, rows, mask)
+        assert torch.allclose(got.scores, expected.scores, atol=1e-10)
+        assert torch.allclose(got.looked.effective, expected.looked.effective, atol=1e-10)
+    assert not torch.allclose(model(features, words, rows).scores, expected.scores, atol=1e-6)
+    whole = model(features, words, rows, torch.ones_like(mask)).scores
+    assert torch.allclose(model(features, words, rows).scores, whole, atol=1e-6)
+    model(features.requires_grad_(), words, rows, mask).scores.sum().backward()
+    assert (features.grad[~mask] == 0).all()
+    assert features.grad[mask].abs().sum() > 0
+
+
+@pytest.mark.parametrize("changes", [{}, {"before": 1}, {"guided_first": True, "layers": 2}], ids=str)
+def test_boxes_are_a_picture_with_fewer_cells(changes):
+    """Without places, a picture padded to twelve boxes is the same as one of nine."""
+    options = {"neighbours": False, "coordinates": False, "whiten": False} | changes
+    torch.manual_seed(0)
+    many = MCAN(small(**options), vocabulary=20, answers=5, cells=(1, 12), features=6).eval()
+    few = MCAN(small(**options), vocabulary=20, answers=5, cells=(1, 9), features=6).eval()
+    few.load_state_dict(many.state_dict())
+    boxes, words = torch.randn(2, 12, 6), torch.randint(1, 20, (2, 5))
+    got = many(boxes, words, cell_mask=torch.arange(12).expand(2, 12) < 9)
+    assert torch.allclose(got.scores, few(boxes[:, :9], words).scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["discrete-softmax", "discrete-tvmax", "continuous-softmax", "mixture-2"])
+def test_an_empty_question_is_answered_from_the_picture(kind):
+    model = tiny(attention=kind, layers=2).eval()
+    features = torch.randn(2, 4, 4, 12)
+    scores = model(features, torch.zeros(2, 3, dtype=torch.int64)).scores
+    assert scores.isfinite().all()
+    assert not torch.allclose(scores[0], scores[1])
+    assert torch.equal(model.look_at_words(torch.zeros(2, 3, dtype=torch.int64)), torch.zeros(2, 3))
+    with torch.no_grad():
+        model.embedding.weight[0] = 7.0  # what stands for no word says nothing
+    for length in (0, 3, 9):
+        empty = torch.zeros(2, length, dtype=torch.int64)
+        assert torch.allclose(model(features, empty).scores, scores, atol=1e-6)
+    model.train()
+    model(features, empty).scores.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["discrete-softmax", "discrete-tvmax", "continuous-softmax", "mixture-2"])
+def test_a_picture_without_cells_leaves_the_question(kind):
+    model = tiny(attention=kind, before=1).eval()
+    words, mask = torch.randint(1, 20, (2, 5)), torch.zeros(2, 4, 4, dtype=torch.bool)
+    one, other = (model(torch.randn(2, 4, 4, 12), words, cell_mask=mask).scores for _ in range(2))
+    assert one.isfinite().all()
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 4, 4), torch.ones(1, 4, 4, dtype=torch.bool), torch.ones(2, 9) > 0])
+def test_wrong_masks_of_cells(mask):
+    with pytest.raises(ValueError, match="cell_mask"):
+        tiny()(torch.randn(2, 4, 4, 12), torch.ones(2, 3, dtype=torch.int64), cell_mask=mask)

@@ -21,10 +21,11 @@ from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
+from regard.vqa.cells import Neighbours, coordinates, whitening
+from regard.vqa.norm import UnbiasedNorm
 from regard.vqa.output import BasisName, Looked, OutputAttention, check_attention
 from regard.wasserstein.affinities import GaussianW2
 
-FREQUENCIES = 4
 _PART = 4096  # rows that are worked on at a time in double precision
 MAPS: dict[str, Map] = {"softmax": softmax, "sparsemax": sparsemax, "entmax": partial(entmax, alpha=1.5)}
 AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
@@ -46,6 +47,7 @@ class ModelSettings:
     fused: int = 1024
     dropout: float = 0.1
     norm_first: bool = False
+    unbiased_norm: bool = False  # norms by the unbiased deviation, as in the authors' code: see `regard.importers`
     coordinates: bool = True  # the original has none
     neighbours: bool = False  # a cell's feature is drawn from its eight neighbours too
     whiten: bool = False  # channels are decorrelated, not only brought to one scale
@@ -138,7 +140,7 @@ class MCAN(Pretrained, nn.Module):
         self.register_buffer("place", place, persistent=False)
         self.register_buffer("feature_mean", torch.zeros(features))
         self.register_buffer("feature_scale", torch.eye(features) if s.whiten else torch.ones(features))
-        self.cell = _Neighbours(features, d, cells) if s.neighbours else nn.Linear(features, d)
+        self.cell = Neighbours(features, d, cells) if s.neighbours else nn.Linear(features, d)
         # Coordinates have a layer of their own, that starts at unit scale: beside many features they would be lost.
         self.here = nn.Linear(place.shape[-1], d, bias=False) if s.coordinates else None
         if self.here is not None:
@@ -161,13 +163,21 @@ class MCAN(Pretrained, nn.Module):
         self.flat_picture = OutputAttention(
             d, cells, s.attention, basis=s.basis, hidden=s.flat, out=s.fused, dropout=s.dropout
         )
-        self.norm = nn.LayerNorm(s.fused)
+        self.norm: nn.Module = nn.LayerNorm(s.fused)
         self.head = nn.Linear(s.fused, answers)
+        if s.unbiased_norm:
+            UnbiasedNorm.put_into(self)
 
-    def forward(self, features: Tensor, words: Tensor, rows: Tensor | None = None) -> Answered:
+    def forward(
+        self, features: Tensor, words: Tensor, rows: Tensor | None = None, cell_mask: Tensor | None = None
+    ) -> Answered:
         """Features (B, h, w, D), or (B, L, D), and words (B, T) with zeros where a question has ended.
 
-        With `rows` (B,) question b is about the picture rows[b] of the features: several may be about one.
+        With `rows` (B,) question b is about the picture rows[b] of the features: several may be about one. `cell_mask`
+        (B, h, w), or (B, L), is True where a cell takes part, one row for each row of features: pictures may have fewer
+        cells, or boxes, than the grid. The others, whatever is in them, are attended to by none, have weight zero, and
+        no part in the regression of a continuous attention. Without any cell the question is answered alone, and a
+        question without words (all zeros, or T = 0) from the picture alone: attention over nothing is zero.
         """
         x = features.flatten(1, -2).to(self.head.weight.dtype)
         if x.shape[1] != math.prod(self.cells):
@@ -175,21 +185,28 @@ class MCAN(Pretrained, nn.Module):
             _check.complain("features", f"shape {tuple(features.shape)}", expected, "Make features of the same grid.")
         x = x - self.feature_mean
         x = x @ self.feature_scale if self.settings.whiten else x * self.feature_scale
+        here = gone = None
+        if cell_mask is not None:
+            here = _mask_of_cells(cell_mask, x)
+            gone = ~here
+            x = x.masked_fill(gone.unsqueeze(-1), 0)  # as beyond the border, to a neighbour; and NaN would spread
         x = self.cell(x) if self.here is None else self.cell(x) + self.here(self.place.to(x))
         for encode in self.before:
-            x = encode(x)
+            x = encode(x, src_key_padding_mask=gone)
         y, absent = self._read(words)
         for i, layer in enumerate(self.decoder):
             decode = cast(TransformerDecoderLayer, layer)
             # What knows nothing of a question yet is worked out once for each picture.
             if not self.settings.guided_first:
-                x = decode.within(x)
-            x = x[rows] if rows is not None and i == 0 else x
+                x = decode.within(x, key_padding_mask=gone)
+            if rows is not None and i == 0:
+                x = x[rows]
+                here, gone = (None, None) if here is None else (here[rows], ~here[rows])
             x = decode.across(x, y, key_padding_mask=absent)
             if self.settings.guided_first:
-                x = decode.within(x)
+                x = decode.within(x, key_padding_mask=gone)
             x = decode.feed(x)
-        looked: Looked = self.flat_picture(x)
+        looked: Looked = self.flat_picture(x, here)
         told = self.flat_text(y, ~absent).context
         return Answered(self.head(self.norm(told + looked.context)), looked)
 
@@ -201,6 +218,8 @@ class MCAN(Pretrained, nn.Module):
 
     def _read(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer of the text (B, T, width), and where there is no word (B, T)."""
+        if not words.shape[1]:
+            words = words.new_zeros(len(words), 1)
         absent = words == 0
         y, _ = self.lstm(self.embedding(words))
         for encode in self.encoder:
@@ -222,7 +241,7 @@ class MCAN(Pretrained, nn.Module):
         spread /= max(1, len(rows) - 1)
         self.feature_mean.copy_(mean)
         scale = 1 / (spread.diagonal() if self.settings.whiten else spread).sqrt().clamp_min(1e-3)
-        self.feature_scale.copy_(_whitening(spread, scale) if self.settings.whiten else scale)
+        self.feature_scale.copy_(whitening(spread, scale) if self.settings.whiten else scale)
 
     def card(self, name: str, *, license: str | None = None) -> Card:
         """The README.md of this network, under the name that it is loaded by."""
@@ -251,43 +270,10 @@ class MCAN(Pretrained, nn.Module):
         self.flat_picture.switch(kind)
 
 
-class _Neighbours(nn.Module):
-    """Cells (B, L, D) to (B, L, width), each with what its eight neighbours show."""
-
-    def __init__(self, features: int, width: int, cells: tuple[int, int]) -> None:
-        super().__init__()
-        self.cells = cells
-        self.around = nn.Conv2d(features, width, 3, padding=1)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """A 3 x 3 convolution, ReLU, a linear layer."""
-        y = self.around(x.transpose(1, 2).unflatten(2, self.cells)).relu()
-        out: Tensor = self.out(y.flatten(2).transpose(1, 2))
-        return out
-
-
-def _whitening(covariance: Tensor, scale: Tensor) -> Tensor:
-    """The matrix W for which rows, less their mean, have about unit covariance after `rows @ W`; no axis is turned.
-
-    Channels are brought to one scale first. Directions with hardly any variance are not blown up: a hundredth of the
-    mean variance is added to each.
-    """
-    variances, directions = torch.linalg.eigh(scale[:, None] * covariance * scale)
-    size = (variances.clamp_min(0) + 1e-2 * variances.mean()).clamp_min(1e-6).rsqrt()
-    white: Tensor = scale[:, None] * (directions * size) @ directions.T
-    return white
-
-
-def coordinates(height: int, width: int) -> Tensor:
-    """Where each cell is, (height * width, 18): its centre in [-1, 1], and sines and cosines of it.
-
-    At unit scale from the start; that is what makes "where" learnable.
-
-    >>> coordinates(2, 2)[:, :2].tolist()
-    [[-0.5, -0.5], [0.5, -0.5], [-0.5, 0.5], [0.5, 0.5]]
-    """
-    y, x = ((torch.arange(n) + 0.5) / n * 2 - 1 for n in (height, width))
-    centre = torch.cartesian_prod(y, x).flip(-1)
-    waves = [f(2**k * math.pi / 2 * centre) for k in range(FREQUENCIES) for f in (torch.sin, torch.cos)]
-    return torch.cat([centre, *waves], -1)
+def _mask_of_cells(mask: Tensor, x: Tensor) -> Tensor:
+    """The mask of cells (B, L) for features (B, L, D)."""
+    flat = mask.flatten(1)
+    if mask.dtype != torch.bool or flat.shape != x.shape[:2]:
+        expected = f"booleans for each of {x.shape[0]} x {x.shape[1]} cells"
+        _check.complain("cell_mask", f"{mask.dtype} of shape {tuple(mask.shape)}", expected, "True takes part.")
+    return flat

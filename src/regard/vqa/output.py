@@ -130,16 +130,23 @@ class OutputAttention(nn.Module):
         self.kind, self.pool = kind, made
         return self
 
-    def forward(self, x: Tensor) -> Looked:
-        """Features (B, L, dim) to context, weights, effective weights and density."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Looked:
+        """Features (B, L, dim) to context, weights, effective weights and density; `mask` (B, L), True takes part.
+
+        A continuous kind fits its density to the cells that take part, and its value function to their features at
+        their places: the density has mass between and beside them, as it has between cells.
+        """
         if isinstance(self.pool, AttentionPool):
-            context, weights = self.pool(x)
+            context, weights = self.pool(x, mask)
             weights = weights.squeeze(-2)
             return Looked(context, weights, weights, None)
         # What the density is fitted to, once more for pictures, outside the graph.
         with torch.no_grad():
-            weights = softmax(self.pool.score(x).squeeze(-1)) if not self.training else x.new_zeros(x.shape[:-1])
-        context, density, effective = self.pool(x)
+            if self.training:
+                weights = x.new_zeros(x.shape[:-1])
+            else:
+                weights = softmax(self.pool.score(x).squeeze(-1), mask=mask)
+        context, density, effective = self.pool(x, mask)
         return Looked(context, weights, effective, density)
 
     def _pool(self, kind: str) -> AttentionPool | ContinuousAttentionPool:

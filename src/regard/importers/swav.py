@@ -1,0 +1,106 @@
+"""facebook's SwAV (facebookresearch/swav) as the task of regard: backbone, projection, prototypes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard._problem import Problem
+from regard.backbones import Backbone, Preparation
+from regard.importers._weights import Taken, Weights, count_of, fill, read_weights, shape_of
+from regard.swav import Settings, Swav
+
+_MODEL = "facebook's SwAV"
+_HEADS = re.compile(r"prototypes\.prototypes(\d+)\.weight")
+
+
+def read_swav(source: Path | str | Mapping[str, Any], *, head: int | None = None, size: int = 224) -> Swav:
+    """Backbone, projection and prototypes of a checkpoint of facebook's SwAV or DeepCluster-v2, as a `Swav`.
+
+    `source` is their .pth.tar or a state_dict of it; "module." may stand before the names. The backbone, a ResNet with
+    bottlenecks of any width and depth, becomes transformers' ResNetModel: `save_backbone(task.backbone, folder)` writes
+    it for all commands. `size` is the side of its input. Where there are several sets of prototypes `head` chooses one.
+
+    `task.embed(x)` and `task.scores(z)` are theirs: the bias before the batch norm, which ours does not have, is taken
+    off the norm's running mean, which is the same in training too. Prototypes are as they were stored; training
+    gives them unit length after each step, as theirs does before it.
+
+    >>> import torch
+    >>> read_swav({"fc.weight": torch.ones(1)})
+    Traceback (most recent call last):
+    regard._problem.Problem: there is no weight conv1.weight: this is no checkpoint of facebook's SwAV. ...
+    """
+    weights = read_weights(source)
+    backbone = _backbone(weights, size)
+    take = Taken(weights, _MODEL)
+    fill(backbone.network, _renamed(take), {}, _MODEL)
+    if "projection_head.weight" in take.left:
+        raise Problem("projection_head is one layer, and that of regard two with a norm between. No place for it.")
+    hidden = shape_of(weights, "projection_head.0.weight", _MODEL)[0]
+    dim = shape_of(weights, "projection_head.3.weight", _MODEL)[0]
+    prototypes = take(_chosen(weights, head))
+    for name in list(take.left):  # who chooses one set leaves the others out
+        if _HEADS.fullmatch(name):
+            take(name)
+    task = Swav(backbone, Settings(hidden=hidden, dim=dim, prototypes=len(prototypes)))
+    bias = take("projection_head.0.bias")
+    made = {"0.weight": take("projection_head.0.weight")}
+    for part in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+        made[f"1.{part}"] = take(f"projection_head.1.{part}")
+    made["1.running_mean"] = made["1.running_mean"] - bias
+    made |= {f"3.{part}": take(f"projection_head.3.{part}") for part in ("weight", "bias")}
+    fill(task.projection, made, {}, _MODEL)
+    fill(task.prototypes, {"weight": prototypes}, take.left, _MODEL)
+    return task
+
+
+def _chosen(weights: Weights, head: int | None) -> str:
+    """The name of the prototypes."""
+    sets = sorted(int(found[1]) for name in weights if (found := _HEADS.fullmatch(name)))
+    if not sets:
+        if head is not None:
+            raise Problem(f"there is no set {head} of prototypes, only one without a number. Leave head out.")
+        return "prototypes.weight"
+    if head not in sets:
+        raise Problem(f"there are the sets {', '.join(map(str, sets))} of prototypes. Choose one: head={sets[0]}")
+    return f"prototypes.prototypes{head}.weight"
+
+
+def _backbone(weights: Weights, size: int) -> Backbone:
+    """A ResNet of transformers with the sizes of these weights."""
+    import transformers
+
+    stem = shape_of(weights, "conv1.weight", _MODEL)[0]
+    stages = [f"layer{i}." for i in range(1, 1 + count_of(weights, "layer"))]
+    config = transformers.ResNetConfig(
+        embedding_size=stem,
+        hidden_sizes=[shape_of(weights, f"{stage}0.conv3.weight", _MODEL)[0] for stage in stages],
+        depths=[count_of(weights, stage) for stage in stages],
+        layer_type="bottleneck",
+    )
+    network = transformers.ResNetModel(config)
+    return Backbone(network, Preparation(size), {"family": "transformers", "class": "ResNetModel"})
+
+
+def _renamed(take: Taken) -> Weights:
+    """The weights of the backbone under transformers' names."""
+    made: Weights = {}
+    for name in list(take.left):
+        if name.startswith(("conv1.", "bn1.")):
+            kind, rest = name.split(".", 1)
+            made[f"embedder.embedder.{_part(kind)}.{rest}"] = take(name)
+        elif found := re.fullmatch(r"layer(\d+)\.(\d+)\.(conv|bn)(\d)\.(\w+)", name):
+            stage, block, kind, layer, rest = found.groups()
+            place = f"encoder.stages.{int(stage) - 1}.layers.{block}.layer.{int(layer) - 1}"
+            made[f"{place}.{_part(kind)}.{rest}"] = take(name)
+        elif found := re.fullmatch(r"layer(\d+)\.(\d+)\.downsample\.([01])\.(\w+)", name):
+            stage, block, number, rest = found.groups()
+            kind = "conv" if number == "0" else "bn"
+            made[f"encoder.stages.{int(stage) - 1}.layers.{block}.shortcut.{_part(kind)}.{rest}"] = take(name)
+    return made
+
+
+def _part(kind: str) -> str:
+    return "convolution" if kind.startswith("conv") else "normalization"
