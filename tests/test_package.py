@@ -19,6 +19,7 @@ LAYERS = [
     {"hf", "pictures", "backbones", "training", "show"},
     {"swav", "scenes"},
     {"vqa"},
+    {"importers"},
     {"demo", "explore", "patches", "report"},
     {"cli"},
 ]

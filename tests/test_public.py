@@ -19,6 +19,7 @@ MODULES = (
     "regard.nn",
     "regard.hub",
     "regard.hf",
+    "regard.importers",
     "regard.pictures",
     "regard.backbones",
     "regard.training",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from regard import _check
 from regard._problem import Problem
 from regard.importers._weights import Taken, Weights, count_of, fill, read_weights, shape_of
-from regard.vqa.mcan import MCAN, ModelSettings
+
+if TYPE_CHECKING:  # other importers need fewer packages
+    from regard.vqa.mcan import MCAN
 
 _MODEL = "MILVLG's MCAN"
 _LSTM = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -41,6 +43,8 @@ def read_mcan(
     Traceback (most recent call last):
     regard._problem.Problem: there is no weight embedding.weight: this is no checkpoint of MILVLG's MCAN. ...
     """
+    from regard.vqa.mcan import MCAN, ModelSettings
+
     weights = read_weights(source)
     vocabulary, words = shape_of(weights, "embedding.weight", _MODEL)
     width, features = shape_of(weights, "img_feat_linear.weight", _MODEL)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard._problem import Problem
-from regard.backbones import Backbone, Preparation
 from regard.importers._weights import Taken, Weights, count_of, fill, read_weights, shape_of
-from regard.swav import Settings, Swav
+
+if TYPE_CHECKING:  # other importers need fewer packages
+    from regard.backbones import Backbone
+    from regard.swav import Swav
 
 _MODEL = "facebook's SwAV"
 _HEADS = re.compile(r"prototypes\.prototypes(\d+)\.weight")
@@ -23,15 +25,17 @@ def read_swav(source: Path | str | Mapping[str, Any], *, head: int | None = None
     bottlenecks of any width and depth, becomes transformers' ResNetModel: `save_backbone(task.backbone, folder)` writes
     it for all commands. `size` is the side of its input. Where there are several sets of prototypes `head` chooses one.
 
-    `task.embed(x)` and `task.scores(z)` are theirs: the bias before the batch norm, which ours does not have, is taken
-    off the norm's running mean, which is the same in training too. Prototypes are as they were stored; training
-    gives them unit length after each step, as theirs does before it.
+    `task.embed(x)` of pictures (B, 3, size, size) and `task.scores(z)` are theirs; the bias before the norm, which
+    ours does not have, is taken off the norm's running mean, which is the same in training too. Prototypes are as they
+    were stored; training gives them unit length after each step, as theirs does before it.
 
     >>> import torch
     >>> read_swav({"fc.weight": torch.ones(1)})
     Traceback (most recent call last):
     regard._problem.Problem: there is no weight conv1.weight: this is no checkpoint of facebook's SwAV. ...
     """
+    from regard.swav import Settings, Swav
+
     weights = read_weights(source)
     backbone = _backbone(weights, size)
     take = Taken(weights, _MODEL)
@@ -71,6 +75,8 @@ def _chosen(weights: Weights, head: int | None) -> str:
 def _backbone(weights: Weights, size: int) -> Backbone:
     """A ResNet of transformers with the sizes of these weights."""
     import transformers
+
+    from regard.backbones import Backbone, Preparation
 
     stem = shape_of(weights, "conv1.weight", _MODEL)[0]
     stages = [f"layer{i}." for i in range(1, 1 + count_of(weights, "layer"))]

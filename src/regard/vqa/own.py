@@ -92,7 +92,7 @@ def hold_out(
     ...     _ = (Path(folder) / "mine.jsonl").write_text("\\n".join(lines))
     ...     path, pictures = hold_out(Path(folder) / "mine.jsonl")
     >>> path.name, pictures
-    ('mine-split.jsonl', {'train': 42, 'val': 4, 'test': 4})
+    ('mine-split.jsonl', {'train': 44, 'val': 3, 'test': 3})
     """
     path = Path(source)
     for name, share in (("val", val), ("test", test)):
