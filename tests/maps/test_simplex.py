@@ -197,6 +197,13 @@ def test_gradients_in_alpha(alpha):
     assert gradgradcheck(regard.entmax, (s, a))
 
 
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 1.3])
+def test_gradients_in_alpha_of_weights_that_are_very_small(alpha):
+    s = 200 * torch.randn(3, 7, dtype=torch.float64)
+    a = torch.full((3, 1), alpha, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(partial(regard.entmax, s), (a,))
+
+
 def test_gradient_in_alpha_at_one_is_the_limit():
     """Equation 2.13."""
     s = torch.randn(4, 9, dtype=torch.float64)
