@@ -19,7 +19,7 @@ LAYERS = [
     {"hf", "pictures", "backbones", "training", "show"},
     {"swav", "scenes"},
     {"vqa"},
-    {"demo", "explore", "patches", "report"},
+    {"demo", "explore", "importers", "patches", "report"},
     {"cli"},
 ]
 CORE = set().union(*LAYERS[:4]) | {"__init__"}
