@@ -1,4 +1,4 @@
-"""The start of a non-local block matters: if it looks everywhere it learns where to look, if at a few places it does not.
+"""The start of a non-local block matters: looking everywhere it learns where to look, looking at a few places not.
 
 Each map has 14 x 14 positions of noise, one of which, anywhere, holds a cue and one of eight labels. The label has to
 be told from the first position alone, which sees the others only through the block. A start as published (standard
