@@ -135,7 +135,9 @@ def test_derivatives_of_the_budget(budget):
     assert gradcheck(regard.budget_sparsemax, (s, b), check_forward_ad=True)
 
 
-@pytest.mark.parametrize("map_", [regard.normmax, partial(regard.budget_sparsemax, budget=3)])
+@pytest.mark.parametrize(
+    "map_", [regard.normmax, partial(regard.budget_sparsemax, budget=3), partial(regard.entmax, alpha=0.5)]
+)
 def test_inside_attend_in_blocks_and_at_once(map_, monkeypatch):
     q, k, v = torch.randn(2, 9, 4), torch.randn(2, 11, 4), torch.randn(2, 11, 3)
     mask = torch.rand(2, 9, 11) < 0.7
