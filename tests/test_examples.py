@@ -30,6 +30,14 @@ def test_nonlocal_resnet():
     assert "with a non-local block: accuracy" in out
 
 
+def test_nonlocal_start():
+    lines = run("nonlocal_start.py", "--steps", "1", "--seeds", "1").splitlines()
+    assert [line.split(" seed")[0].strip() for line in lines] == ["as published", "wide"]
+    started = [float(line.split(": ")[1].split(" positions")[0]) for line in lines]
+    assert started[0] > 190
+    assert started[1] < 20
+
+
 def test_continuous_pool(tmp_path):
     out = run("continuous_pool.py", "--steps", "2", "--out", str(tmp_path / "picture.png"))
     assert out.count("accuracy") == 4

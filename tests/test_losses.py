@@ -9,7 +9,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import regard
 
-ALPHAS = [1.0, 1.25, 1.5, 2.0, 3.0]
+ALPHAS = [0.3, 1.0, 1.25, 1.5, 2.0, 3.0]
 rows = st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=20)
 
 
@@ -42,11 +42,50 @@ def test_gradient_is_map_minus_target(alpha):
     assert gradgradcheck(lambda s: regard.entmax_loss(s, target, alpha), s)
 
 
-@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.25, 1.5, 2.0])
 def test_gradient_in_a_distribution(alpha):
     s = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     logits = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda s, t: regard.entmax_loss(s, torch.softmax(t, -1), alpha), (s, logits))
+
+
+@given(rows, st.sampled_from([1.2, 2.0, 7.0, 60.0]), st.data())
+def test_the_loss_of_normmax_equals_its_definition(row, alpha, data):
+    s = torch.tensor([row], dtype=torch.float64)
+    index = torch.tensor([data.draw(st.integers(0, len(row) - 1))])
+    one_hot = torch.eye(len(row), dtype=s.dtype)[index]
+    soft = torch.softmax(torch.randn(1, len(row), dtype=s.dtype), -1)
+    p = reference.normmax(s, alpha)
+    for target, y in ((index, one_hot), (soft, soft)):
+        want = (s * (p - y)).sum() - torch.linalg.vector_norm(p, alpha) + torch.linalg.vector_norm(y, alpha)
+        loss = regard.normmax_loss(s, target, alpha)
+        assert loss >= -1e-12
+        torch.testing.assert_close(loss, want, rtol=1e-9, atol=1e-9)
+
+
+def test_the_gradient_of_the_loss_of_normmax():
+    s = torch.randn(6, 9, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 9, (6,))
+    regard.normmax_loss(s, target, reduction="sum").backward()
+    torch.testing.assert_close(s.grad, regard.normmax(s) - torch.eye(9, dtype=s.dtype)[target])
+    assert gradcheck(lambda s: regard.normmax_loss(s, target, 3.0), s)
+    assert gradgradcheck(lambda s: regard.normmax_loss(s, target), s)
+
+
+def test_the_norm_of_high_powers_does_not_vanish():
+    loss = regard.normmax_loss(torch.zeros(1, 4), torch.tensor([0]), 1000.0)
+    torch.testing.assert_close(loss, torch.tensor(1 - 4**0.001 / 4))
+
+
+@pytest.mark.parametrize("ours", [regard.sparsemax_loss, regard.entmax_loss, regard.normmax_loss])
+def test_reductions_have_the_names_of_the_entmax_package(ours):
+    s, target = torch.randn(4, 5), torch.tensor([1, -100, 3, 0])
+    each = ours(s, target, reduction="none")
+    assert each.shape == (4,)
+    assert each[1] == 0
+    torch.testing.assert_close(ours(s, target, reduction="sum"), each.sum())
+    for name in ("mean", "elementwise_mean"):
+        torch.testing.assert_close(ours(s, target, reduction=name), each.sum() / 3)
 
 
 def test_alpha_one_is_cross_entropy():
@@ -106,8 +145,8 @@ def test_any_axis_half_precision_compile_and_vmap():
         ({"target": torch.ones(3, 4)}, ValueError, r"^target: got rows that are no distributions"),
         ({"target": torch.ones(3)}, ValueError, r"^target: got shape \(3,\), expected the shape of s"),
         ({"target": [0]}, TypeError, r"^target: got list"),
-        ({"reduction": "avg"}, ValueError, r"^reduction: got 'avg', expected 'mean', 'sum' or 'none'"),
-        ({"alpha": 0.5}, ValueError, r"^alpha: got 0.5"),
+        ({"reduction": "avg"}, ValueError, r"^reduction: got 'avg', expected 'mean' \(or 'elementwise_mean'\), 'sum'"),
+        ({"alpha": 0.0}, ValueError, r"^alpha: got 0.0"),
         ({"s": torch.full((3, 4), torch.nan)}, ValueError, r"^s: got NaN"),
     ],
 )

@@ -69,12 +69,8 @@ def test_every_shim_says_what_it_runs(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools" / "peers"))
     text = (ROOT / "docs" / "compatibility.md").read_text()
     for path in sorted((ROOT / "tools" / "peers" / "shims").glob("[a-z]*.py")):
-        namespace = {}
-        exec(
-            compile(path.read_text(), str(path), "exec"),
-            namespace | {"__name__": path.stem, "__file__": str(path)},
-            namespace,
-        )
+        namespace = {"__name__": path.stem, "__file__": str(path)}
+        exec(compile(path.read_text(), str(path), "exec"), namespace)
         assert namespace["TESTS"], path
         assert all(reason.endswith(".") for reason in namespace["REASONS"].values()), path
         assert f"{path.stem}=" in text, f"docs/compatibility.md does not say how to run {path.stem}"

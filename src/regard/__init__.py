@@ -4,8 +4,10 @@ from regard import continuous, nn, wasserstein
 from regard._attend import Map, Plan, attend, attention_weights, explain_attend
 from regard._check import checks
 from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Factored
-from regard.losses import entmax_loss, sparsemax_loss
+from regard.losses import entmax_loss, normmax_loss, sparsemax_loss
+from regard.maps.budget import budget_sparsemax
 from regard.maps.gates import gate, inverse
+from regard.maps.normed import normmax
 from regard.maps.simplex import entmax, mean, softmax, sparsemax
 from regard.maps.structured import tvmax
 from regard.maps.transport import Sinkhorn, Transport, sinkhorn
@@ -33,6 +35,7 @@ __all__ = [
     "Unsquared",
     "attend",
     "attention_weights",
+    "budget_sparsemax",
     "checks",
     "continuous",
     "entmax",
@@ -43,6 +46,8 @@ __all__ = [
     "mean",
     "native_kernels",
     "nn",
+    "normmax",
+    "normmax_loss",
     "sinkhorn",
     "softmax",
     "sparsemax",

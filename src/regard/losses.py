@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from regard import _check
+from regard.maps.normed import normmax
 from regard.maps.simplex import entmax
 
-Reduction = Literal["mean", "sum", "none"]
+Reduction = Literal["mean", "elementwise_mean", "sum", "none"]  # the first two are the same: entmax's word for it
+REDUCTIONS = get_args(Reduction)
 
 
 def sparsemax_loss(
@@ -46,9 +50,10 @@ def entmax_loss(
 ) -> Tensor:
     """Fenchel-Young loss of entmax, Omega*(s) + Omega(y) - <s, y> (docs/math.md, 3.1); alpha = 1 is cross entropy.
 
-    `s` has classes along `dim`. `target` holds class numbers, in the shape of `s` without `dim`, or distributions, in
-    the shape of `s`. Class numbers equal to `ignore_index` count nowhere; if all are ignored the mean is zero.
-    `mask` is boolean, True where a class takes part.
+    `alpha` is a number > 0, as for `entmax`. `s` has classes along `dim`. `target` holds class numbers, in the shape of
+    `s` without `dim`, or distributions, in the shape of `s`. Class numbers equal to `ignore_index` count nowhere; if
+    all are ignored the mean is zero. `mask` is boolean, True where a class takes part. `reduction` is "mean" (the same
+    as "elementwise_mean", the entmax package's name), "sum", or "none", one loss for each row.
 
     Never negative, and zero where entmax(s) = y. The gradient in `s` is entmax(s) - y, exactly, and is differentiable
     again; in a distribution `target` that asks for it, the gradient is that of Omega(y) - <s, y>.
@@ -58,20 +63,61 @@ def entmax_loss(
     >>> s.grad
     tensor([[ 0.8307, -0.8307,  0.0000]])
     """
+    alpha = _check.number("alpha", alpha, above=0, remedy="1 is cross entropy, 2 the loss of sparsemax.")
+    return _fenchel_young(
+        s, target, partial(entmax, alpha=alpha), partial(_tsallis, alpha=alpha), dim, mask, reduction, ignore_index
+    )
+
+
+def normmax_loss(
+    s: Tensor,
+    target: Tensor,
+    alpha: float = 2.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    *,
+    reduction: Reduction = "mean",
+    ignore_index: int = -100,
+) -> Tensor:
+    """Fenchel-Young loss of normmax (docs/math.md, 2.17 and 3.1), with the alpha-norm as Omega.
+
+    Arguments, shapes and gradients as in `entmax_loss`: the gradient in `s` is normmax(s) - y.
+
+    >>> s = torch.tensor([[1.0, 0.0, -1.0], [3.0, 0.0, -1.0]])
+    >>> normmax_loss(s, torch.tensor([1, 0]), reduction="none")
+    tensor([1., 0.])
+    """
+    alpha = _check.number("alpha", alpha, above=1, remedy="At 1 all weight goes to the largest score.")
+    return _fenchel_young(
+        s, target, partial(normmax, alpha=alpha), partial(_norm, alpha=alpha), dim, mask, reduction, ignore_index
+    )
+
+
+def _fenchel_young(
+    s: Tensor,
+    target: Tensor,
+    map: Callable[..., Tensor],
+    omega: Callable[[Tensor, int], Tensor],
+    dim: int,
+    mask: Tensor | None,
+    reduction: Reduction,
+    ignore_index: int,
+) -> Tensor:
+    """Omega*(s) + Omega(y) - <s, y> of each row (3.1), reduced; `omega` gives one number a row."""
     _check.floating("s", s, min_dims=1)
-    alpha = _check.number("alpha", alpha, at_least=1, remedy="1 is cross entropy, 2 the loss of sparsemax.")
-    if reduction not in ("mean", "sum", "none"):
-        _check.complain("reduction", repr(reduction), "'mean', 'sum' or 'none'", "Choose one of these.")
+    if reduction not in REDUCTIONS:
+        expected = "'mean' (or 'elementwise_mean'), 'sum' or 'none'"
+        _check.complain("reduction", repr(reduction), expected, "Choose one of these.")
     dim = _check.axis("s", s, dim)
     dtype = s.dtype
     if dtype in (torch.float16, torch.bfloat16):
         s = s.float()
-    p = entmax(s, alpha, dim, mask)
+    p = map(s, dim=dim, mask=mask)
     y, counts = _as_distribution(target, s, dim, ignore_index)
     if mask is not None:
         s = s.masked_fill(~mask, -math.inf)
     linear = _Linear.apply(s, p, y).sum(dim)
-    loss: Tensor = linear - _omega(p.detach(), alpha).sum(dim) + _omega(y, alpha).sum(dim)
+    loss: Tensor = linear - omega(p.detach(), dim) + omega(y, dim)
     if counts is not None:
         loss = loss.where(counts, 0.0)
     loss = loss.to(dtype)
@@ -109,11 +155,22 @@ def _as_distribution(target: Tensor, s: Tensor, dim: int, ignore_index: int) -> 
     return torch.zeros_like(s, requires_grad=False).scatter(dim, index, 1.0), counts
 
 
-def _omega(p: Tensor, alpha: float) -> Tensor:
-    """Negative Tsallis entropy, term by term: (p^alpha - p) / (alpha (alpha - 1)), p ln p at alpha = 1."""
-    if alpha == 1:
-        return torch.where(p > 0, p * torch.where(p > 0, p, 1.0).log(), 0.0)
-    return (p**alpha - p) / (alpha * (alpha - 1))
+def _tsallis(p: Tensor, dim: int, alpha: float) -> Tensor:
+    """Negative Tsallis entropy of rows: the sum of (p^alpha - p) / (alpha (alpha - 1)), of p ln p at alpha = 1."""
+    if alpha > 1:
+        return ((p**alpha - p) / (alpha * (alpha - 1))).sum(dim)
+    live = p > 0  # at zero the slope is infinite, and is taken as zero
+    q = torch.where(live, p, 1.0)
+    term = q * q.log() if alpha == 1 else (q**alpha - q) / (alpha * (alpha - 1))
+    return torch.where(live, term, 0.0).sum(dim)
+
+
+def _norm(p: Tensor, dim: int, alpha: float) -> Tensor:
+    """The alpha-norm of rows; against their largest entry, because high powers of small numbers are zero."""
+    top = p.detach().amax(dim, keepdim=True)
+    top = torch.where(top > 0, top, 1.0)
+    total = ((p / top) ** alpha).sum(dim)
+    return torch.where(total > 0, total, 1.0) ** (1 / alpha) * top.squeeze(dim) * (total > 0)
 
 
 class _Linear(Function):

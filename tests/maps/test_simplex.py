@@ -12,19 +12,23 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import regard
 
-ALPHAS = [1.0, 1.0001, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0]
+ALPHAS = [0.05, 0.5, 0.99, 1.0, 1.0001, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0]
 MAPS = {
     "softmax": regard.softmax,
     "sparsemax": regard.sparsemax,
     "entmax15": regard.entmax,
     "entmax125": partial(regard.entmax, alpha=1.25),
     "entmax3": partial(regard.entmax, alpha=3.0),
+    "entmax05": partial(regard.entmax, alpha=0.5),
+    "normmax": regard.normmax,
+    "normmax5": partial(regard.normmax, alpha=5.0),
+    "budget": partial(regard.budget_sparsemax, budget=2.5),
     "mean": regard.mean,
 }
-DISTRIBUTIONS = {name: f for name, f in MAPS.items() if name != "mean"}
+DISTRIBUTIONS = {name: f for name, f in MAPS.items() if name not in ("mean", "budget")}
 
 rows = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=80)
-alphas = st.floats(1, 3)
+alphas = st.floats(0.05, 3)
 
 
 def tensor(row):
@@ -177,7 +181,7 @@ def test_empty_batch(name):
     assert MAPS[name](torch.zeros(0, 5)).shape == (0, 5)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS[1:])
+@pytest.mark.parametrize("alpha", [alpha for alpha in ALPHAS if alpha != 1])
 def test_gradients(alpha):
     s = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     f = partial(regard.entmax, alpha=alpha)
@@ -185,12 +189,19 @@ def test_gradients(alpha):
     assert gradgradcheck(f, s)
 
 
-@pytest.mark.parametrize("alpha", [1.00001, 1.2, 1.5, 1.9, 2.3])
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 0.9, 0.99999, 1.00001, 1.2, 1.5, 1.9, 2.3])
 def test_gradients_in_alpha(alpha):
     s = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     a = torch.full((3, 1), alpha, dtype=torch.float64, requires_grad=True)
     assert gradcheck(regard.entmax, (s, a), check_forward_ad=True)
     assert gradgradcheck(regard.entmax, (s, a))
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 1.3])
+def test_gradients_in_alpha_of_weights_that_are_very_small(alpha):
+    s = 200 * torch.randn(3, 7, dtype=torch.float64)
+    a = torch.full((3, 1), alpha, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(partial(regard.entmax, s), (a,))
 
 
 def test_gradient_in_alpha_at_one_is_the_limit():
@@ -203,18 +214,33 @@ def test_gradient_in_alpha_at_one_is_the_limit():
     square = p.log() ** 2
     slope = -p / 2 * (square - (p * square).sum(-1, keepdim=True))
     torch.testing.assert_close(got, (slope * g).sum(-1, keepdim=True))
-    near = torch.full_like(a, 1.0001, dtype=torch.float32).requires_grad_()
-    (got,) = torch.autograd.grad((regard.entmax(s.float(), near) * g.float()).sum(), near)
-    torch.testing.assert_close(got.double(), (slope * g).sum(-1, keepdim=True), rtol=2e-3, atol=1e-4)
+    for alpha in (1.0001, 0.9999):
+        near = torch.full_like(a, alpha, dtype=torch.float32).requires_grad_()
+        (got,) = torch.autograd.grad((regard.entmax(s.float(), near) * g.float()).sum(), near)
+        torch.testing.assert_close(got.double(), (slope * g).sum(-1, keepdim=True), rtol=2e-3, atol=1e-4)
+
+
+@given(rows, st.floats(0.05, 0.95))
+def test_below_one_no_weight_is_zero_and_tails_are_longer(row, alpha):
+    """What is below the largest score by x has at most the weight (1 + (1 - alpha) x)^(-1 / (1 - alpha))."""
+    s = tensor(row)
+    p = regard.entmax(s, alpha)
+    assert (p > 0).all()
+    assert p.min() >= regard.softmax(s).min() * (1 - 1e-12)
+    assert (p <= (1 + (1 - alpha) * (s.max() - s)) ** (-1 / (1 - alpha)) * (1 + 1e-12)).all()
 
 
 def test_each_row_has_its_own_alpha():
     s = torch.randn(4, 30)
-    a = torch.tensor([1.0, 1.3, 2.0, 1.5]).unsqueeze(1)
-    for i in range(4):
-        torch.testing.assert_close(regard.entmax(s, a)[i], regard.entmax(s[i], a[i].item()), rtol=0, atol=2e-6)
+    for a in ([1.0, 1.3, 2.0, 1.5], [0.3, 1.0, 0.9, 2.0], [0.2, 1.0, 3.0, 0.9]):
+        one_alpha_a_row(s, torch.tensor(a).unsqueeze(1))
     heads = torch.tensor([1.1, 1.9]).view(2, 1, 1)
     assert regard.entmax(torch.randn(3, 2, 5, 6), heads).shape == (3, 2, 5, 6)
+
+
+def one_alpha_a_row(s, a):
+    for i in range(4):
+        torch.testing.assert_close(regard.entmax(s, a)[i], regard.entmax(s[i], a[i].item()), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
@@ -232,7 +258,7 @@ def test_function_transforms(name):
 
 
 def test_vmap_over_alpha():
-    s, a = torch.randn(4, 5), torch.tensor([1.2, 1.5, 1.8])
+    s, a = torch.randn(4, 5), torch.tensor([1.2, 0.5, 1.8])
     got = torch.func.vmap(regard.entmax, in_dims=(None, 0))(s, a)
     for i in range(3):
         torch.testing.assert_close(got[i], regard.entmax(s, a[i].item()), rtol=0, atol=1e-6)
@@ -242,8 +268,9 @@ def test_vmap_over_alpha():
 @pytest.mark.once
 def test_compiles_without_a_break(dtype):
     def f(s, a, mask):
-        maps = (regard.softmax, regard.sparsemax, regard.entmax, regard.mean)
-        return sum(m(s, mask=mask).float().square().sum() for m in maps) + regard.entmax(s, a, dim=0).square().sum()
+        names = ("softmax", "sparsemax", "entmax15", "entmax05", "mean", "normmax", "budget")
+        each = [MAPS[name](s, mask=mask).float().square().sum() for name in names]
+        return sum(each) + regard.entmax(s, a, dim=0).square().sum()
 
     s = torch.randn(6, 70).to(dtype)
     mask = torch.rand(6, 70) < 0.8
@@ -275,10 +302,17 @@ def test_the_compiled_operator_is_well_formed():
         (lambda s: regard.sparsemax(s, dim=(0, 1)), TypeError, r"^dim: got \(0, 1\)"),
         (lambda s: regard.sparsemax(s[:, :0]), ValueError, r"^s: got shape \(3, 0\), empty along dim -1"),
         (lambda s: regard.sparsemax(s[0, 0]), ValueError, r"^s: got shape \(\), expected at least 1 dim"),
-        (lambda s: regard.entmax(s, 0.9), ValueError, r"^alpha: got 0.9, expected a finite number >= 1"),
+        (lambda s: regard.entmax(s, 0), ValueError, r"^alpha: got 0, expected a finite number > 0"),
+        (lambda s: regard.entmax(s, -0.5), ValueError, r"^alpha: got -0.5, expected a finite number > 0"),
         (lambda s: regard.entmax(s, math.inf), ValueError, r"^alpha: got inf"),
         (lambda s: regard.entmax(s, "2"), TypeError, r"^alpha: got '2'"),
-        (lambda s: regard.entmax(s, torch.tensor(0.5)), ValueError, r"^alpha: got a tensor with minimum 0.5"),
+        (lambda s: regard.entmax(s, torch.tensor(0.0)), ValueError, r"^alpha: got a tensor with minimum 0.0"),
+        (lambda s: regard.normmax(s, 1), ValueError, r"^alpha: got 1, expected a finite number > 1"),
+        (lambda s: regard.normmax(s, torch.tensor(1.0)), ValueError, r"^alpha: got a tensor with minimum 1.0"),
+        (lambda s: regard.normmax(s, torch.ones(4)), ValueError, r"^alpha: got shape \(1, 4\), expected size 1 along"),
+        (lambda s: regard.budget_sparsemax(s, -1), ValueError, r"^budget: got -1, expected a finite number >= 0"),
+        (lambda s: regard.budget_sparsemax(s, -torch.ones(3, 1)), ValueError, r"^budget: got a negative entry"),
+        (lambda s: regard.budget_sparsemax(s, torch.ones(4)), ValueError, r"^budget: got shape \(1, 4\), expected"),
         (lambda s: regard.entmax(s, torch.ones(4)), ValueError, r"^alpha: got shape \(1, 4\), expected size 1 along"),
         (
             lambda s: regard.entmax(s, torch.ones(2, 1)),

@@ -21,6 +21,33 @@ from regard.wasserstein.affinities import GaussianW2
 INF = math.inf
 
 
+@pytest.mark.parametrize("eps", [1.0, 0.05, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_iteration_scales_the_rows_alone(eps: float, dtype: torch.dtype) -> None:
+    s = (1000 * eps * torch.randn(5, 7)).to(dtype)
+    s[0, 2], s[1] = -INF, -INF
+    found = sinkhorn(s, eps, 0)
+    weights = (s.double() / eps)[[0, 2, 3, 4]].softmax(-1)
+    torch.testing.assert_close(found.weights[[0, 2, 3, 4]], weights.to(dtype))
+    assert (found.plan[1] == 0).all()
+    torch.testing.assert_close(found.plan.sum(-1), torch.tensor([0.25, 0, 0.25, 0.25, 0.25], dtype=dtype))
+    torch.testing.assert_close(found.residual, (7 * found.plan.sum(0) - 1).abs().max())
+    assert found.iterations == 0
+    assert not found.converged
+    torch.testing.assert_close(Sinkhorn(eps, iterations=0)(s), found.weights)
+
+
+def test_no_iteration_is_differentiable_and_knows_masses() -> None:
+    s = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    rows = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
+    columns = torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.float64)
+    torch.autograd.gradcheck(lambda s: sinkhorn(s, 0.3, 0, rows=rows, columns=columns).plan, s)
+    plan = sinkhorn(s, 0.3, 0, rows=rows, columns=columns).plan
+    torch.testing.assert_close(plan[[0, 2], :2], (s[[0, 2], :2] / 0.3).softmax(-1) / 2)
+    assert (plan[1] == 0).all()
+    assert (plan[:, 2:] == 0).all()
+
+
 def trained_like(b: int, k: int, dim: int = 32) -> Tensor:
     """Cosines of clustered samples to prototypes that are not balanced."""
     centres = torch.randn(10, dim)
@@ -257,7 +284,8 @@ def test_vmap_and_compile_give_the_same() -> None:
         ({"s": torch.zeros(3)}, "s: got shape"),
         ({"s": torch.zeros(0, 3)}, "empty along dim -2"),
         ({"eps": 0.0}, "eps: got 0"),
-        ({"iterations": 0}, "iterations: got 0"),
+        ({"eps": 0.0}, "At 0 itself .*exact_wasserstein"),
+        ({"iterations": -1}, "iterations: got -1"),
         ({"tol": -1.0}, "tol: got -1"),
         ({"rows": torch.ones(3)}, "rows: got shape"),
         ({"rows": torch.tensor([-1.0, 2.0])}, "rows: got a negative"),

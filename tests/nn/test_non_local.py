@@ -38,7 +38,17 @@ def expected(block, x, kind, **how):
     return x + (z if block.norm is None else reference.batch_norm(z, block.norm.weight, block.norm.bias))
 
 
-HOWS = [{}, {"scale": None}, {"pool": "after"}, {"pool": "before"}, {"norm": None}]
+def published(kind):
+    """The scale of the authors' code; None is 1/sqrt(width)."""
+    return None if kind == "embedded_gaussian" else 1.0
+
+
+def effective(p):
+    """How many positions a query looks at (7.2.1)."""
+    return torch.special.entr(p).sum(-1).exp()
+
+
+HOWS = [{}, {"scale": 1.0}, {"scale": None}, {"pool": "after"}, {"pool": "before"}, {"norm": None}]
 
 
 @pytest.mark.parametrize("dimensions", MAPS)
@@ -50,7 +60,8 @@ def test_equals_the_equations_of_the_paper(kind, dimensions, how):
     options = dict(how, subsample=cell) if "pool" in how else how
     block = switched_on(make(6, kind, **options).double())
     x = torch.randn(2, 6, *space, dtype=torch.float64, requires_grad=True)
-    told = {k: v for k, v in how.items() if k != "norm"} | ({"cell": cell} if "pool" in how else {})
+    told = {"scale": published(kind)} | {k: v for k, v in how.items() if k != "norm"}
+    told |= {"cell": cell} if "pool" in how else {}
     want, got = expected(block, x, kind, **told), block(x)
     assert not torch.allclose(got, x, atol=0.1)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
@@ -71,7 +82,7 @@ def test_any_size(kind, height, width, channels, cell, before):
     pool = "before" if before else "after"
     block = switched_on(NonLocal2d(channels, kind, subsample=cell, pool=pool, norm=None).double())
     x = torch.randn(2, channels, height, width, dtype=torch.float64)
-    want = expected(block, x, kind, cell=(cell, cell), pool=pool)
+    want = expected(block, x, kind, cell=(cell, cell), pool=pool, scale=published(kind))
     torch.testing.assert_close(block(x), want, rtol=0, atol=1e-10)
 
 
@@ -81,14 +92,41 @@ def test_starts_as_the_identity_and_learns(kind, norm):
     block = NonLocal2d(4, kind, norm=norm)
     x = torch.randn(2, 4, 5, 5)
     assert torch.equal(block(x), x)
-    optimizer = torch.optim.SGD(block.parameters(), 0.1)
-    for _ in range(2):
+    optimizer = torch.optim.Adam(block.parameters(), 0.1)  # whose steps do not shrink with a small start
+    for _ in range(3):
         optimizer.zero_grad()
         (block(x) - x.flip(-1)).square().mean().backward()
         optimizer.step()
     assert not torch.equal(block(x), x)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in block.parameters())
     assert block.g.weight.grad.abs().sum() > 0
+
+
+def test_starts_by_looking_everywhere():
+    """As published: the authors' standard deviation, no biases, and their scale; each of the two matters."""
+    x = torch.randn(2, 512, 14, 14)
+    block = NonLocal2d(512)
+    assert effective(block.weights(x)).min() > 195
+    for layer in (block.theta, block.phi, block.g, block.out):
+        assert layer.weight.std().item() == pytest.approx(0.01, rel=0.02)
+        assert (layer.bias == 0).all()
+    assert 100 < effective(NonLocal2d(512, scale=1.0).weights(x)).mean() < 180
+    for layer in (block.theta, block.phi):
+        layer.reset_parameters()
+    block.scale = 1.0
+    assert effective(block.weights(x)).mean() < 6
+
+
+def test_a_wide_start_passes_less_gradient_to_the_scores():
+    x = torch.randn(2, 512, 14, 14)
+    sizes = []
+    for std, scale in ((0.01, None), (0.05, 1.0)):
+        block = NonLocal2d(512, std=std, scale=scale, norm=None, zero_init=False)
+        p = block.weights(x)
+        # The Jacobian of softmax, diag(p) - p p', by its trace: what a score can do to the weights.
+        sizes.append((p * (1 - p)).sum(-1).mean().item())
+    assert sizes[0] > 0.99
+    assert sizes[1] < 0.3
 
 
 def test_without_zero_start_it_is_no_identity():
@@ -191,6 +229,7 @@ def test_repr_says_what_it_is():
         ({"channels": 4, "subsample": 0}, ValueError, "^subsample: got 0"),
         ({"channels": 4, "scale": "big"}, TypeError, "^scale: got 'big'"),
         ({"channels": 4, "affinity": "concatenation", "scale": None}, ValueError, "^scale: got None"),
+        ({"channels": 4, "std": 0.0}, ValueError, "^std: got 0.0"),
         ({"channels": 4, "norm": lambda c: nn.Identity()}, ValueError, "^norm: got Identity"),
     ],
 )

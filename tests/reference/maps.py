@@ -39,6 +39,8 @@ def entmax(s: Tensor, alpha: float = 1.5, mask: Tensor | None = None) -> Tensor:
         return softmax(s, mask)
     if alpha == 2:
         return sparsemax(s, mask)
+    if alpha < 1:
+        return dense_entmax(s, alpha)
     part = torch.ones_like(s, dtype=torch.bool) if mask is None else mask.expand(s.shape)
     alive = part.any(-1, keepdim=True)
     z = (alpha - 1) * torch.where(part, s, -1e30)
@@ -55,6 +57,41 @@ def entmax(s: Tensor, alpha: float = 1.5, mask: Tensor | None = None) -> Tensor:
     shift = (excess - excess.detach()) / slopes.sum(-1, keepdim=True).clamp(min=1e-300)
     p = torch.where(support, torch.where(support, u - shift, 1.0) ** (1 / (alpha - 1)), 0.0)
     return p / p.detach().sum(-1, keepdim=True).clamp(min=1e-300)
+
+
+def dense_entmax(s: Tensor, alpha: float) -> Tensor:
+    """Below alpha = 1: p = (tau + (1 - alpha) (max s - s))^(-1 / (1 - alpha)), with bisection on tau >= 1."""
+    below = (1 - alpha) * (s.amax(-1, keepdim=True) - s)
+    low = torch.ones_like(s[..., :1])
+    high = s.shape[-1] ** (1 - alpha) * low
+    for _ in range(200):
+        middle = (low + high) / 2
+        above = ((middle + below) ** (-1 / (1 - alpha))).sum(-1, keepdim=True) > 1
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    return (low + below) ** (-1 / (1 - alpha))
+
+
+def normmax(s: Tensor, alpha: float) -> Tensor:
+    """Bisection on tau until u = [s - tau]_+^(1 / (alpha - 1)) has norm one; then u over its sum."""
+    high = s.amax(-1, keepdim=True)
+    low = high - 1
+    for _ in range(200):
+        middle = (low + high) / 2
+        u = (s - middle).clamp(min=0) ** (1 / (alpha - 1))
+        above = (u**alpha).sum(-1, keepdim=True) > 1
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    u = (s - low).clamp(min=0) ** (1 / (alpha - 1))
+    return u / u.sum(-1, keepdim=True)
+
+
+def budget_sparsemax(s: Tensor, budget: float) -> Tensor:
+    """Bisection on tau until clip(s - tau, 0, 1) sums to the budget."""
+    low, high = s.amin(-1, keepdim=True) - 1, s.amax(-1, keepdim=True)
+    for _ in range(200):
+        middle = (low + high) / 2
+        above = (s - middle).clamp(0, 1).sum(-1, keepdim=True) > budget
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    return (s - high).clamp(0, 1)
 
 
 def mean(s: Tensor, mask: Tensor | None = None) -> Tensor:

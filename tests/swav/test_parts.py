@@ -15,6 +15,14 @@ def cosines(views, batch, k, dim=16, seed=0):
     return z @ torch.nn.functional.normalize(torch.randn(k, dim, generator=g), dim=-1).T
 
 
+def test_codes_without_iterations_are_a_softmax():
+    scores = cosines(1, 9, 5)[0]
+    code, transport = codes(scores, 0.05, 0, queued=scores[:3])
+    torch.testing.assert_close(code, (scores / 0.05).softmax(-1))
+    assert transport.iterations == 0
+    assert transport.residual > 0.1
+
+
 @pytest.mark.parametrize("views", [2, 3, 6])
 def test_loss_is_the_double_loop(views):
     scores = cosines(views, 5, 7)

@@ -38,6 +38,12 @@ def covariances(*shape: int) -> Tensor:
     return x @ x.mT / shape[-1]
 
 
+def directions(d: int, count: int) -> Tensor:
+    """Always the same unit vectors, in columns."""
+    draw = torch.randn(d, count, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    return torch.nn.functional.normalize(draw, dim=0)
+
+
 # Each family: how to draw a batch of Lq distributions as a tuple of tensors, and the distance of two such tuples.
 FAMILIES = {
     "gaussian_w2": (lambda n: (doubles(n, 3), doubles(n, 3).abs()), gaussian_w2),
@@ -53,6 +59,10 @@ FAMILIES = {
     "sliced": (
         lambda n: (doubles(n, 4, 3),),
         lambda x, y, **k: sliced_wasserstein(x, y, torch.eye(3, dtype=torch.float64), **k),
+    ),
+    "weighted sliced": (
+        lambda n: (doubles(n, 4, 3), masses(n, 4)),
+        lambda x, a, y, b, **k: sliced_wasserstein(x, y, directions(3, 5), 1.5, x_weights=a, y_weights=b, **k),
     ),
     "entropic": (lambda n: (doubles(n, 4, 2),), lambda x, y, **k: entropic_wasserstein(x, y, 2.0, **k)),
     "exact": (lambda n: (doubles(n, 4, 2),), exact_wasserstein),
@@ -87,6 +97,22 @@ def test_triangle_inequality(family: str, seed: int) -> None:
     assert (distance(*x, *z) <= distance(*x, *y) + distance(*y, *z) + 1e-9).all()
 
 
+@pytest.mark.parametrize(("n", "m"), [(5, 5), (5, 8)])
+@pytest.mark.parametrize("p", [1, 2])
+def test_weighted_slices_equal_those_of_pot(n: int, m: int, p: float) -> None:
+    x, y, lines = doubles(n, 3), doubles(m, 3), directions(3, 20)
+    a, b = masses(n), masses(m)
+    for wx, wy in ((a, b), (a, None), (None, b)):
+        want = ot.sliced_wasserstein_distance(x, y, wx, wy, projections=lines, p=p)
+        torch.testing.assert_close(sliced_wasserstein(x, y, lines, p, x_weights=wx, y_weights=wy), want)
+    whole = sliced_wasserstein(x, y, lines, p, x_weights=torch.eye(n)[0].double(), y_weights=torch.eye(m)[1].double())
+    torch.testing.assert_close(whole, sliced_wasserstein(x[:1], y[1:2], lines, p))
+    with pytest.raises(ValueError, match=r"^x_weights: got a sum of 2"):
+        sliced_wasserstein(x, y, lines, p, x_weights=2 * a)
+    with pytest.raises(ValueError, match=r"^eps: got 0, .*exact_wasserstein"):
+        entropic_wasserstein(x, y, 0)
+
+
 @each_family
 def test_gradients(family: str) -> None:
     draw, distance = FAMILIES[family]
@@ -97,7 +123,7 @@ def test_gradients(family: str) -> None:
             return entropic_wasserstein(x, y, 3.0, tol=1e-12, **k)
 
     leaves = [t.clone().requires_grad_() for t in (*x, *y)]
-    if family.startswith(("weighted", "histogram")):
+    if family.startswith(("weighted", "histogram")):  # also the weighted slices
         # Only along directions that keep the sum is a weight free to move.
         is_mass = [i for i, t in enumerate(leaves) if (t > 0).all()]
         leaves = [t.detach().log().requires_grad_() if i in is_mass else t for i, t in enumerate(leaves)]
@@ -135,8 +161,9 @@ def test_the_gradient_at_distance_zero_is_zero(family: str, dtype: torch.dtype) 
 def test_half_precision_answers_in_its_dtype(family: str) -> None:
     draw, distance = FAMILIES[family]
     x, y = [t.bfloat16() for t in draw(3)], [t.bfloat16() for t in draw(3)]
-    if family in ("weighted", "histogram", "histogram p=2"):
-        x[-1], y[-1] = (torch.tensor([[0.5, 0.25, 0.25, 0, 0, 0]]).bfloat16().expand(3, 6) for _ in range(2))
+    if family in ("weighted", "histogram", "histogram p=2", "weighted sliced"):
+        n = x[-1].shape[-1]
+        x[-1], y[-1] = (torch.tensor([[0.5, 0.25, 0.25, 0, 0, 0][:n]]).bfloat16().expand(3, n) for _ in range(2))
     answer = distance(*x, *y)
     assert answer.dtype == torch.bfloat16
     exact = distance(*(t.double() for t in x), *(t.double() for t in y))

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard.maps._threshold import not_zero
 
 STEPS = 16  # Newton needs at most 11 in practice; a graph cannot stop when it has converged
 WRONG = 1e-3  # a row whose weights sum to something further from one was not solved
 
 
 def entmax_exported(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
-    """`regard.entmax` for 1 < alpha <= 2 (docs/math.md, 2.4): scores hold -inf where they are masked.
+    """`regard.entmax` for 0 < alpha <= 2 (docs/math.md, 2.4): scores hold -inf where they are masked.
 
     Alpha 1.5 and 2 are closed forms of the sorted scores, others a fixed number of Newton steps. What cannot be solved
     so, a row with an alpha above two in a tensor, is NaN. Differentiable in the scores and in a tensor of alphas.
@@ -61,7 +62,7 @@ def _threshold(y: Tensor, alpha: float) -> Tensor:
 def _climbed(x: Tensor, delta: Tensor) -> Tensor:
     """Newton's method on the norm of the weights, from a lower bound (docs/math.md, 2.7 to 2.9); x has maximum 0."""
     small = 1e-6 if x.dtype == torch.float32 else 1e-12
-    delta = delta.clamp(min=small)
+    delta = not_zero(delta, small)
     still, rate = x.detach(), delta.detach()
     lam = torch.zeros_like(still[..., :1])
     for _ in range(STEPS):
@@ -76,7 +77,7 @@ def _climbed(x: Tensor, delta: Tensor) -> Tensor:
 
 def _weights(x: Tensor, lam: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """The deformed exponential p of x - lam, and its slope."""
-    live = delta * (x - lam) > -1
+    live = (delta * (x - lam) > -1) & (x > -math.inf)  # below alpha = 1 the first holds for all
     excess = delta * torch.where(live, x - lam, 0.0)
     p = torch.where(live, torch.exp(torch.log1p(excess) / delta), 0.0)
     return p, p / (1 + excess)

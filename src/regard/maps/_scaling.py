@@ -100,8 +100,13 @@ def log_iteration(
     # The processes may hold different numbers of rows, but must agree on how the columns are cut.
     parts = [s] if group is not None else s.chunk(_pieces(s, -1), -1)
     g = _dual(b, torch.cat([_log_sum_exp((x + f.unsqueeze(-1)) / eps, -2, group) for x in parts], -1), eps)
+    return row_potential(s, g, a, eps), g
+
+
+def row_potential(s: Tensor, g: Tensor, a: Tensor, eps: float) -> Tensor:
+    """The f (..., B) that gives the rows their masses, given g (..., K): half an iteration (6.4)."""
     parts = s.chunk(_pieces(s, -2), -2)
-    return _dual(a, torch.cat([_log_sum_exp((x + g.unsqueeze(-2)) / eps, -1) for x in parts], -1), eps), g
+    return _dual(a, torch.cat([_log_sum_exp((x + g.unsqueeze(-2)) / eps, -1) for x in parts], -1), eps)
 
 
 def _pieces(s: Tensor, dim: int) -> int:

@@ -2,9 +2,9 @@
 
 Every row solves sum_i e_alpha(x_i - lam) = 1 with x = s - max s and the deformed exponential
 e_alpha(y) = [1 + delta y]_+^(1 / delta), delta = alpha - 1 (docs/math.md, 2.7 to 2.10). Newton's method on the *norm*
-(sum)^delta - 1 is convex and decreasing for 1 < alpha <= 2, so from any lower bound it climbs to the root and needs no
-bracket. The threshold of a subset of the row is such a lower bound: solving on the maxima of strided groups first
-leaves about two passes over the whole row.
+(sum)^delta - 1, which is convex and decreasing for 1 < alpha <= 2 and concave and increasing for 0 < alpha < 1, climbs
+from any lower bound to the root and needs no bracket. The threshold of a subset of the row is such a lower bound:
+solving on the maxima of strided groups first leaves about two passes over the whole row.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MOST_STEPS = 60  # Newton needs at most 11 in practice; this only bounds the loo
 
 
 def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
-    """Entmax of float32 or float64 scores along `dim`; `alpha` is a number above one, or a tensor as `s` with size 1
-    along `dim`. A row of -inf gives zeros, a row with NaN or +inf an error or, with checks off, NaN."""
+    """Entmax of float32 or float64 scores along `dim`; `alpha` is a number above zero, not one, or a tensor as `s` with
+    size 1 along `dim`. A row of -inf gives zeros, a row with NaN or +inf an error or, with checks off, NaN."""
     if native.usable(s) and _suits(alpha):
         return _native_rows(s, alpha, dim)
     rows = s.movedim(dim, -1)
@@ -98,7 +98,7 @@ def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:
         if bool((alpha > 2).any()):
             p.copy_(_bracketed(s, maxima, alpha))
             return
-        kind = _Entmax((alpha - 1).clamp_(min=1e-12 if s.dtype == torch.float32 else 1e-24))
+        kind = _Entmax(not_zero(alpha - 1, 1e-12 if s.dtype == torch.float32 else 1e-24))
     elif alpha > 2:
         p.copy_(_bracketed(s, maxima, s.new_tensor([[alpha]])))
         return
@@ -132,13 +132,18 @@ def _group_maxima(s: Tensor) -> tuple[Tensor, Tensor]:
     return heads, heads.amax(-1, keepdim=True)
 
 
+def not_zero(delta: Tensor, tiny: float) -> Tensor:
+    """alpha - 1 with either sign, and `tiny` in place of zero: what is that near to softmax cannot be told from it."""
+    return torch.where(delta.abs() < tiny, tiny, delta)
+
+
 def _check_alphas(alpha: Tensor) -> None:
-    if _check.values_checked(alpha) and not bool((alpha >= 1).all()):
+    if _check.values_checked(alpha) and not bool((alpha > 0).all()):
         _check.complain(
             "alpha",
             f"a tensor with minimum {float(alpha.min())}",
-            "values >= 1",
-            "Learn it as alpha = 1 + softplus(a), or clamp it at 1.",
+            "values > 0",
+            "Learn it as alpha = 1 + softplus(a), sparse, or softplus(a), which may become dense.",
         )
 
 
@@ -213,7 +218,7 @@ class _Entmax15:
 
 @final
 class _Entmax:
-    """Any 1 <= alpha <= 2, with logarithms so that nothing is lost near one; at one itself this is softmax."""
+    """Any 0 < alpha <= 2, with logarithms so that nothing is lost near one; at one itself this is softmax."""
 
     unit = 1.0
 
@@ -237,7 +242,7 @@ def _bracketed(s: Tensor, maxima: Tensor, alpha: Tensor) -> Tensor:
     bisection steps take turns inside a bracket, in float64."""
     dtype = s.dtype
     x = (s - maxima).double()
-    delta = (alpha.double() - 1).clamp(min=1e-24)
+    delta = not_zero(alpha.double() - 1, 1e-24)
     low = torch.zeros_like(x[:, :1])
     high = (-torch.expm1(-delta * math.log(x.shape[-1])) / delta).expand_as(low)
     lam = low

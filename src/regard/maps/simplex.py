@@ -13,6 +13,7 @@ from torch.autograd.function import FunctionCtx
 from regard import _check
 from regard._torch import exporting, transforming
 from regard.maps._exported import entmax_exported
+from regard.maps._rows import one_per_row, scores_in_float32
 from regard.maps._threshold import entmax_rows, pullback_rows
 
 
@@ -28,7 +29,7 @@ def softmax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     >>> softmax(torch.tensor([1.0, 1.0, 3.0]), mask=torch.tensor([True, True, False]))
     tensor([0.5000, 0.5000, 0.0000])
     """
-    s, dim, dtype = _prepare(s, dim, mask)
+    s, dim, dtype = scores_in_float32(s, dim, mask)
     _check.scores(s)
     if _check.values_checked(s) and not bool(s.detach().narrow(dim, 0, 1).isneginf().any()):
         return torch.softmax(s, dim).to(dtype)  # no row is masked whole if none is at its first entry
@@ -50,9 +51,11 @@ def sparsemax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
 def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Distribution that maximises <s, p> plus its Tsallis entropy of order `alpha` (docs/math.md, 2.4).
 
-    `alpha` is a number >= 1 (1 is softmax, 2 is sparsemax) or a tensor that broadcasts against `s` with size 1 along
-    `dim`, so that each slice may have its own; it can be learned. Shapes, masks and errors as in `softmax`. The
-    gradients in `s` (2.11) and in `alpha` (2.12) are closed form, exact down to alpha = 1, and differentiable again.
+    `alpha` is a number > 0 (1 is softmax, 2 is sparsemax) or a tensor that broadcasts against `s` with size 1 along
+    `dim`, so that each slice may have its own; it can be learned. Above one weights are sparse; below one they are
+    dense, with tails longer than softmax's, near s^(-1 / (1 - alpha)); at zero and below there is no entropy (2.4).
+    Shapes, masks and errors as in `softmax`. The gradients in `s` (2.11) and in `alpha` (2.12) are closed form, exact
+    at and around alpha = 1, and differentiable again.
 
     >>> s = torch.tensor([1.0, 0.0, -1.0])
     >>> entmax(s, 1.5)
@@ -64,12 +67,12 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
             [1.0000, 0.0000, 0.0000]], grad_fn=<_EntmaxBackward>)
     """
     if not isinstance(alpha, Tensor):
-        alpha = _check.number("alpha", alpha, at_least=1, remedy="1 is softmax, 2 is sparsemax, larger is sparser.")
+        alpha = _check.number("alpha", alpha, above=0, remedy="1 is softmax, 2 is sparsemax, larger is sparser.")
         if alpha == 1:
             return softmax(s, dim, mask)
-    s, dim, dtype = _prepare(s, dim, mask)
+    s, dim, dtype = scores_in_float32(s, dim, mask)
     if isinstance(alpha, Tensor):
-        alpha = _prepare_alpha(alpha, s, dim)
+        alpha = one_per_row("alpha", alpha, s, dim)
     if exporting() and (torch.onnx.is_in_onnx_export() or (isinstance(alpha, float) and alpha <= 2)):
         # A graph of torch's own operations runs without regard; ONNX knows no others.
         p = entmax_exported(s, alpha, dim)
@@ -91,38 +94,11 @@ def mean(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     >>> mean(torch.tensor([3.0, -1.0, 5.0]), mask=torch.tensor([True, True, False]))
     tensor([ 1.5000, -0.5000,  0.0000])
     """
-    s, dim, dtype = _prepare(s, dim, mask)
+    s, dim, dtype = scores_in_float32(s, dim, mask)
     _check.scores(s)
     part = s != -math.inf
     total = part.sum(dim, keepdim=True).clamp(min=1)
     return (s.masked_fill(~part, 0.0) / total).to(dtype)
-
-
-def _prepare(s: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, int, torch.dtype]:
-    """Scores in at least float32 with masked entries at -inf, the axis as a negative number, the dtype to return."""
-    _check.floating("s", s, min_dims=1)
-    dim = _check.axis("s", s, dim)
-    dtype = s.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        s = s.float()
-    if mask is not None:
-        _check.boolean_mask(mask, s.shape)
-        s = s.masked_fill(~mask, -math.inf)
-    return s, dim, dtype
-
-
-def _prepare_alpha(alpha: Tensor, s: Tensor, dim: int) -> Tensor:
-    _check.floating("alpha", alpha)
-    _check.broadcasts("alpha", alpha, s.shape, of="s")
-    alpha = alpha[(None,) * (s.dim() - alpha.dim())]
-    if alpha.shape[dim] != 1:
-        _check.complain(
-            "alpha",
-            f"shape {tuple(alpha.shape)}",
-            f"size 1 along dim {dim}",
-            "Alpha is one number per row; use unsqueeze or keepdim=True.",
-        )
-    return alpha.to(s.dtype)
 
 
 class _Transformed(Function):
@@ -200,7 +176,7 @@ def _bend(p: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
     log = torch.where(support, torch.where(support, p, 1.0).log(), 0.0)
     delta = alpha - 1
     x = -delta * log
-    near = x < 0.5
+    near = x.abs() < 0.5
     small = torch.where(near, x, 0.0)
     series = torch.zeros_like(x)
     for k in range(12, -1, -1):

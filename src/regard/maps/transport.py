@@ -14,8 +14,12 @@ from torch.autograd import Function
 from regard import _check
 from regard._once import once
 from regard.maps import _adjoint
-from regard.maps._scaling import Scaling, log_iteration, quotient, reduced, share_error, start
+from regard.maps._scaling import Scaling, log_iteration, quotient, reduced, row_potential, share_error, start
 
+EXACT = (
+    "Smaller is closer to a hard assignment, and any is safe: 0.05 is usual, 1e-3 of the range of the scores all but "
+    "exact. At 0 itself the problem is a linear programme: regard.wasserstein.exact_wasserstein has its value."
+)
 REPORTED = 1e-3  # without `tol`, shares that are right to a thousandth count as converged
 
 
@@ -61,7 +65,7 @@ def sinkhorn(
 
     The problem is (6.1) in docs/math.md. An iteration scales the columns and then the rows, so that rows are exact
     whenever it stops. Runs `iterations` of them (3 unless given), or at most so many (1000 unless given) until the
-    residual is at most `tol`.
+    residual is at most `tol`. With zero iterations only the rows are scaled: softmax of s / eps in each row.
 
     `s` is (..., B, K); `rows` (..., B) and `columns` (..., K) are non-negative with equal sums, uniform and summing to
     one if not given; `mask` is boolean, True where an entry takes part. In a process `group` each process passes its
@@ -87,10 +91,10 @@ def sinkhorn(
     _check.floating("s", s, min_dims=2)
     for dim in (-2, -1):
         _check.axis("s", s, dim)
-    eps = _check.number("eps", eps, above=0, remedy="Smaller is closer to a hard assignment; 0.05 is usual.")
+    eps = _check.number("eps", eps, above=0, remedy=EXACT)
     if tol is not None:
         tol = _check.number("tol", tol, above=0)
-    most = _check.count("iterations", (3 if tol is None else 1000) if iterations is None else iterations)
+    most = _check.count("iterations", (3 if tol is None else 1000) if iterations is None else iterations, at_least=0)
     if gradient not in ("unrolled", "implicit"):
         _check.complain("gradient", repr(gradient), "'unrolled' or 'implicit'", "Choose one of the two.")
     if gradient == "implicit" and tol is None:
@@ -106,7 +110,9 @@ def sinkhorn(
     top = column_tops.amax(-1)
     top = torch.where(top > -math.inf, top, 0)
     a, b = _marginals(rows, columns, row_tops > -math.inf, column_tops > -math.inf, s, group)
-    if _check.readable(s):
+    if most == 0:
+        plan, f, g, residual = _rows_alone(s, a, b, eps, group)
+    elif _check.readable(s):
         run = Scaling(s.detach(), a.detach(), b.detach(), eps, group, top, keep=False)
         s, a, b = (once(x, "sinkhorn") for x in (s, a, b))
         plan, f, g, residual = _Sinkhorn.apply(s, a, b, run, most, tol, gradient)
@@ -196,6 +202,16 @@ def _traceable(
         f, g = log_iteration(s, f, a, b, eps, group)
     plan = ((s + f.unsqueeze(-1) + g.unsqueeze(-2)) / eps).exp()
     return plan, f, g, share_error(reduced(plan.detach().sum(-2), group), b.detach())
+
+
+def _rows_alone(
+    s: Tensor, a: Tensor, b: Tensor, eps: float, group: dist.ProcessGroup | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """No iteration: columns keep what the rows give them."""
+    g = start(b).double()
+    f = row_potential(s.double(), g, a.double(), eps)
+    plan = ((s.double() + f.unsqueeze(-1) + g.unsqueeze(-2)) / eps).exp().to(s.dtype)
+    return plan, f.to(s.dtype), g.to(s.dtype), share_error(reduced(plan.detach().sum(-2), group), b.detach())
 
 
 class _Sinkhorn(Function):

@@ -24,6 +24,8 @@ from regard.continuous import (
     match_moments,
     select_mixture,
 )
+from regard.maps.budget import budget_sparsemax
+from regard.maps.normed import normmax
 from regard.maps.simplex import entmax, mean, softmax, sparsemax
 from regard.maps.structured import tvmax
 from regard.maps.transport import Sinkhorn
@@ -34,6 +36,8 @@ MAPS: dict[str, Callable[..., Any]] = {
     "sparsemax": sparsemax,
     "entmax": entmax,
     "mean": mean,
+    "normmax": normmax,
+    "budget_sparsemax": budget_sparsemax,
     "tvmax": tvmax,
 }
 FITS: dict[str, Callable[..., Any]] = {

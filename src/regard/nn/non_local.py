@@ -37,10 +37,11 @@ class NonLocal(nn.Module):
         map: Map | None = None,
         *,
         inner: int | None = None,
-        scale: float | None = 1.0,
+        scale: float | Literal["published"] | None = "published",
         subsample: int | tuple[int, ...] = 1,
         pool: Literal["after", "before"] = "after",
         norm: Literal["batch"] | Callable[[int], nn.Module] | None = "batch",
+        std: float = 0.01,
         zero_init: bool = True,
     ) -> None:
         """Hold the projections theta, phi and g, the output projection, and its norm."""
@@ -48,6 +49,8 @@ class NonLocal(nn.Module):
         _check.count("channels", channels)
         _check.choice("affinity", affinity, KINDS)
         _check.choice("pool", pool, ("after", "before"))
+        if scale == "published":
+            scale = None if affinity == "embedded_gaussian" else 1.0
         if affinity == "concatenation" and scale != 1.0:
             _check.complain(
                 "scale", scale, "1.0 with the concatenation affinity", "Its weight vector learns the scale."
@@ -66,6 +69,7 @@ class NonLocal(nn.Module):
         self.g = nn.Linear(channels, self.inner)
         self.out = nn.Linear(self.inner, channels)
         self.norm = None if norm is None else (type(self)._batch_norm if norm == "batch" else norm)(channels)
+        _start_small(self, _check.number("std", std, above=0, remedy="0.01 is the authors'."))
         if zero_init:
             self._start_as_identity()
 
@@ -175,6 +179,15 @@ class NonLocal(nn.Module):
             _check.complain("x", f"a map of {tuple(x.shape[2:])}", expected, "Sub-sample less.")
 
 
+def _start_small(block: nn.Module, std: float) -> None:
+    """Projections from a narrow normal distribution, without biases, as in the authors' code: all scores are nearly
+    equal then, and every position gets a gradient."""
+    for layer in block.children():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=std)
+            nn.init.zeros_(layer.bias)
+
+
 def _project(tokens: Tensor, projection: nn.Linear) -> Tensor:
     """projection(tokens), (B, N, c), from a map that lies channels first, which a linear layer would copy."""
     return torch.baddbmm(projection.bias, tokens, projection.weight.mT.expand(len(tokens), -1, -1))
@@ -203,13 +216,19 @@ class NonLocal2d(NonLocal):
     `affinity`: "gaussian" (of the features themselves), "embedded_gaussian", "dot_product" or "concatenation" (of
     their projections to `inner` channels, half of them unless given). The Gaussian pair goes with softmax, the others
     with division by the number of positions; `map` replaces that by any map of regard. `scale` multiplies the inner
-    products: 1, as in the paper, or None for 1/sqrt(width). `subsample` keeps the largest value of each cell of that
-    size for keys and values, one number or one per axis, `pool="after"` their projections, as the paper says, or
-    "before" them, as its authors' code does. `norm` makes the output norm from a number of channels, or is None.
+    products: a number, or None for 1/sqrt(width). Unless given it is that of the authors' code and of mmcv, None for
+    the embedded Gaussian and 1 for the others; the paper's own is 1 everywhere. `subsample` keeps the largest value of
+    each cell of that size for keys and values, one number or one per axis, `pool="after"` their projections, as the
+    paper says, or "before" them, as its authors' code does. `norm` makes the output norm from a number of channels, or
+    is None.
 
-    With `zero_init` the last weights are zero, so that the block starts as the identity: whatever the affinity does
-    cannot be seen in the output before a training step. Never more than O(N) memory with these four; concatenation
-    takes O(N log N) time, the dot product O(N). Differentiable in the input and all parameters.
+    Projections start from a normal distribution of standard deviation `std` without biases, as in the authors' code, so
+    that at first every position looks at all others alike: with 512 channels and 196 positions at 195 of them, where
+    the defaults of `nn.Linear` and a scale of 1 leave 4. With `zero_init` the last weights are zero, so that the block
+    starts as the identity: whatever the affinity does cannot be seen in the output before a training step.
+
+    Never more than O(N) memory with these four; concatenation takes O(N log N) time, the dot product O(N).
+    Differentiable in the input and all parameters.
 
     >>> block = NonLocal2d(16, "concatenation", subsample=2)
     >>> x = torch.randn(2, 16, 8, 8)

@@ -21,7 +21,8 @@ def codes(
     """The codes (B, K) of samples with these scores: the rows of Sinkhorn's plan, each summing to one; no gradient.
 
     `queued` (L, K), scores of past samples, take part in the sharing out and are left away afterwards. In a process
-    `group` each process gives its own samples. Also returns the whole transport.
+    `group` each process gives its own samples. Without iterations the codes are a softmax of scores / eps, which shares
+    nothing out. Also returns the whole transport.
 
     >>> code, transport = codes(torch.tensor([[1.0, 0.9], [1.0, 0.8]]), iterations=50)
     >>> code.sum(-1), code.argmax(-1)

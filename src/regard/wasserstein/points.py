@@ -23,14 +23,17 @@ def sliced_wasserstein(
     p: float = 2,
     pairwise: bool = False,
     generator: torch.Generator | None = None,
+    x_weights: Tensor | None = None,
+    y_weights: Tensor | None = None,
 ) -> Tensor:
     """Mean, over directions, of the Wasserstein distance between the shadows of two sets of points on a line.
 
     The distance is (6.17) in docs/math.md. Points `x` (..., n, d) and `y` (..., m, d); `directions` is a number of
-    random unit vectors, drawn with `generator`, or the vectors themselves (d, D), in columns. Returns (...), or with
-    `pairwise` and (..., Lq, n, d) against (..., Lk, m, d) all pairs (..., Lq, Lk).
+    random unit vectors, drawn with `generator`, or the vectors themselves (d, D), in columns. Weights (..., n) and
+    (..., m) sum to one and are uniform if not given. Returns (...), or with `pairwise` and (..., Lq, n, d) against
+    (..., Lk, m, d) all pairs (..., Lq, Lk).
 
-    Differentiable in the points, closed form, given the order; at distance zero the gradient is zero.
+    Differentiable in points and weights, closed form, given the order; at distance zero the gradient is zero.
 
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     >>> sliced_wasserstein(x, x + torch.tensor([3.0, 0.0]), directions=torch.eye(2), p=1)
@@ -47,11 +50,16 @@ def sliced_wasserstein(
         _check.complain("directions", f"shape {tuple(directions.shape)}", f"({d}, D)", "One direction a column.")
     directions = directions.to(x.dtype)
     shadows_x, shadows_y = (x @ directions).mT, (y @ directions).mT  # (..., D, n) and (..., D, m)
-    if x.shape[-2] == y.shape[-2]:
+    if x_weights is None and y_weights is None and x.shape[-2] == y.shape[-2]:
         lines = [z.sort(dim=-1, stable=True).values.flatten(-2) for z in (shadows_x, shadows_y)]
         return (norm_between(lines[0], lines[1], p, pairwise) / math.pow(lines[0].shape[-1], 1 / p)).to(dtype)
+    # Every direction sees the same weights.
+    a, b = (
+        _weights(f"{name}_weights", w, z).unsqueeze(-2) for name, w, z in (("x", x_weights, x), ("y", y_weights, y))
+    )
     shadows_x, shadows_y = as_pairs(shadows_x, shadows_y, pairwise, 2)
-    each = wasserstein_1d(shadows_x, shadows_y, p)
+    a, b = as_pairs(a, b, pairwise, 2)
+    each = wasserstein_1d(shadows_x, shadows_y, p, a, b)
     return (norm_between(each, torch.zeros_like(each), p, False) / math.pow(each.shape[-1], 1 / p)).to(dtype)
 
 
