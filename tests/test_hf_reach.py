@@ -100,6 +100,12 @@ def test_models_with_classes_of_attention_of_their_own_are_refused_in_words(conf
     assert known in str(error.value)
 
 
+def test_a_class_without_a_type_of_its_own_is_refused_too():
+    config = transformers.BarkSemanticConfig(hidden_size=32, num_layers=1, num_heads=4, block_size=16)
+    with pytest.raises(ValueError, match=r"^attn_implementation: got 'regard_softmax' for BarkSemanticModel"):
+        transformers.BarkSemanticModel._from_config(config, attn_implementation="regard_softmax")
+
+
 def test_a_model_that_is_changed_later_is_looked_at():
     model = make("bert", "eager")
     assert regard.hf.check(model).reached == []
