@@ -33,7 +33,7 @@ def pair(size: Any) -> tuple[int, int]:
 def pixels(config: Any, batch: int = BATCH) -> torch.Tensor:
     """Pictures (B, C, H, W)."""
     channels = find(config, "num_channels", "in_channels", "in_chans", default=3)
-    height, width = pair(find(config, "image_size", "img_size", "input_size", default=32))
+    height, width = pair(find(config, "image_size", "img_size", "input_size", "max_img_size", default=32))
     return torch.randn(batch, channels if isinstance(channels, int) else 3, height, width)
 
 
@@ -84,6 +84,9 @@ def candidates(model: torch.nn.Module, config: Any) -> Any:
     if {"input_ids", "pixel_values"} <= set(names):
         yield {"input_ids": words(config), "pixel_values": pixels(config), **extra}
     if "pixel_values" in names:
+        if "input_ids" in names:
+            frames = torch.randn(BATCH, 2, *pixels(config).shape[1:])
+            yield {"input_ids": words(config), "pixel_values": frames, **extra}
         video = torch.randn(BATCH, find(config, "num_frames", default=2), *pixels(config).shape[1:])
         yield {**given, "pixel_values": video}
     if "input_features" in names:

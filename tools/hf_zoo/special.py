@@ -2,14 +2,32 @@
 
 from typing import Any
 
+from transformers import ResNetConfig
+
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}, "head_dim": 8}
 GLM = {"rope_parameters": {**MROPE["rope_parameters"], "partial_rotary_factor": 1.0}, "head_dim": 8}
 WINDOWS = {"image_size": 64, "window_size": 2}
 SAM = {
-    "vision_config": {"image_size": 32, "patch_size": 8, "window_size": 0, "output_channels": 32},
-    "prompt_encoder_config": {"image_size": 32, "patch_size": 8, "hidden_size": 32, "image_embedding_size": 4},
-    "mask_decoder_config": {"hidden_size": 32, "vit_dim": 32},
+    "vision_config": {
+        "image_size": 64,
+        "patch_size": 16,
+        "window_size": 2,
+        "global_attn_indexes": [1],
+        "output_channels": 32,
+        "num_pos_feats": 16,
+    },
+    "prompt_encoder_config": {"image_size": 64, "patch_size": 16, "hidden_size": 32, "image_embedding_size": 4},
+    "mask_decoder_config": {"hidden_size": 32, "mlp_dim": 48, "iou_head_hidden_dim": 32},
 }
+SWIN = {"image_size": 128, "depths": [1] * 4, "num_heads": [2] * 4, "embed_dim": 16, "window_size": 4}
+
+
+def resnet(*stages: str) -> ResNetConfig:
+    """A backbone that needs no other package."""
+    return ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 32, 32], depths=[1] * 4, out_features=list(stages))
+
+
+DETR = {"use_timm_backbone": False, "backbone": None, "backbone_config": resnet("stage4")}
 
 SPECIAL: dict[str, dict[str, Any]] = {
     "autoformer": {"prediction_length": 4, "context_length": 16},
@@ -19,6 +37,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "bros": {"hidden_size": 64},
     "clvp_encoder": {"use_rotary_embedding": False},
     "codegen": {"rotary_dim": 4},
+    "conditional_detr": DETR,
     "cvt": {
         "embed_dim": [16, 32, 32],
         "num_heads": [1, 2, 4],
@@ -27,6 +46,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "drop_rate": [0.0, 0.0, 0.0],
         "attention_drop_rate": [0.0, 0.0, 0.0],
     },
+    "dab-detr": DETR,
+    "deformable_detr": {**DETR, "backbone_config": resnet("stage2", "stage3", "stage4")},
+    "detr": DETR,
     "deepseek_v2": {"topk_method": "greedy", "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2},
     "donut-swin": WINDOWS,
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2}},
@@ -50,7 +72,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
     "lilt": {"hidden_size": 48},
     "luke": {"entity_vocab_size": 50},
-    "mask2former": {"backbone_config": WINDOWS},
+    "mask2former": {"backbone_config": {**SWIN, "out_features": ["stage1", "stage2", "stage3", "stage4"]}},
     "maskformer": {"backbone_config": WINDOWS},
     "mluke": {"entity_vocab_size": 50},
     "ministral": {"head_dim": 8},
@@ -78,7 +100,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "segformer": {"image_size": 128},
     "step3p5": {"sliding_window": 4},
     "time_series_transformer": {"prediction_length": 4, "context_length": 16},
-    "tvp": {"max_img_size": 96, "visual_prompt_size": 8},
+    "table-transformer": DETR,
+    "tvp": {"backbone_config": resnet("stage4"), "max_img_size": 96, "visual_prompt_size": 8},
     "unlimited_ocr_text": {"num_key_value_heads": 4},
     "zaya": {"num_hidden_layers": 4},
     "zoedepth": {"neck_hidden_sizes": [16, 32]},
