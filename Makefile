@@ -9,7 +9,8 @@
 # make notebooks  run the tutorials from top to bottom
 # make release build sdist and wheel, and try them in a clean environment; its steps: make sdist, make wheel, make wheel-test
 # make release-all  the same with every Python from 3.11 that is found
-# make test-all   test, notebooks, docs, the site in a browser, release
+# make hf-models  try every architecture of transformers in a tiny model, and compare with docs/hf-models.md (some minutes)
+# make test-all   test, every architecture of transformers, notebooks, docs, the site in a browser, release
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -20,7 +21,7 @@ SITE   := $(VENV)/.site
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all test-torch lint types check machines bench sanitize browser docs docs-both lock site-check \
+.PHONY: demo test test-all test-torch hf-models lint types check machines bench sanitize browser docs docs-both lock site-check \
   notebooks sdist wheel wheel-test release release-all clean
 
 # What the application needs is less than what its tests need.
@@ -47,6 +48,10 @@ machines: $(READY)
 # In environments of their own under .nox: about 5 GB and some minutes for each torch that is not here yet.
 test-torch: $(READY)
 	$(BIN)/nox --session tests
+
+# `python -m tools.hf_models` writes the page anew.
+hf-models: $(READY)
+	$(BIN)/python -m tools.hf_models --check
 
 # The page is tested in a real browser. Debian's needs no download of its own.
 browser:
@@ -95,7 +100,7 @@ release-all:
 	$(PYTHON) tools/release.py wheel
 	$(PYTHON) tools/release.py test --every-python
 
-test-all: test notebooks site-check release
+test-all: test hf-models notebooks site-check release
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -17,6 +17,8 @@ from transformers import AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfi
 
 import regard
 import regard.hf
+from regard.hf._attention import attention
+from regard.hf._masks import at_the_border, float_mask
 from regard.nn import Entmax
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -198,7 +200,7 @@ def test_float_masks_and_position_biases_are_added_to_the_scores():
     module = torch.nn.Module()
     for given in ({"position_bias": bias}, {"attention_mask": mask}, {"position_bias": bias, "attention_mask": mask}):
         how = {"attention_mask": None} | given
-        c, p = regard.hf._attention(regard.Dot, regard.softmax, module, q, k, v, **how, output_attentions=True)
+        c, p = attention(regard.Dot, regard.softmax, module, q, k, v, **how, output_attentions=True)
         expected = torch.softmax(q @ k.mT / 8**0.5 + sum(given.values()), -1)
         torch.testing.assert_close(p, expected)
         torch.testing.assert_close(c, (expected @ v).transpose(1, 2))
@@ -248,18 +250,181 @@ def test_learned_alphas(kind, tmp_path):
     torch.testing.assert_close(main_output(other(**given)), main_output(model(**given)))
 
 
-def test_alphas_made_too_late_to_be_trained_say_so():
+def test_alphas_that_nobody_learns_are_fixed_and_say_so():
     model = make("vit", "regard_entmax")
-    model(**make_inputs("vit"))
-    assert sum(isinstance(m, Entmax) for m in model.modules()) == 2
-    model = make("vit", "regard_entmax").train()
+    fixed = make("vit", "regard_entmax15", like=model)
+    given = make_inputs("vit")
+    torch.testing.assert_close(main_output(model(**given)), main_output(fixed(**given)))
+    assert not any(isinstance(m, Entmax) for m in model.modules())
     with pytest.warns(UserWarning, match="Call regard.hf.learn_alpha"):
-        model(**make_inputs("vit"))
+        model.train()(**given)
+
+
+SAVED = {
+    "bert": (transformers.AutoModelForMaskedLM, AutoModel, lambda: CONFIGS["bert"]()),
+    "vit": (transformers.AutoModelForImageClassification, AutoModel, lambda: CONFIGS["vit"]()),
+    "llama": (AutoModelForCausalLM, AutoModel, lambda: CONFIGS["llama"]()),
+    "layoutlm": (transformers.AutoModelForMaskedLM, AutoModel, lambda: transformers.LayoutLMConfig(**SIZES, **WORDS)),
+    "clip": (
+        AutoModel,
+        transformers.CLIPVisionModel,
+        lambda: transformers.CLIPConfig(
+            text_config={**SIZES, **WORDS}, vision_config={**SIZES, "image_size": 32, "patch_size": 8}
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_learned_alphas_survive_saving_and_loading(kind, tmp_path):
+    auto, part, config = SAVED[kind]
+    model = auto.from_config(config(), attn_implementation="regard_entmax")
+    assert regard.hf.learn_alpha(model) == regard.hf.check(model).reached
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if "regard_map" in name:
+                x.uniform_(-1, 1)
+    kept = {name: x.clone() for name, x in model.state_dict().items() if "regard_map" in name}
+    model.save_pretrained(tmp_path)
+    for cls in (auto, part):
+        for dtype in (torch.float32, torch.bfloat16):
+            again = cls.from_pretrained(tmp_path, attn_implementation="regard_entmax", dtype=dtype)
+            loaded = {name: x for name, x in again.state_dict().items() if "regard_map" in name}
+            assert len(loaded) == (len(kept) if cls is auto or kind != "clip" else 2)
+            for name, x in loaded.items():
+                [same] = [
+                    y
+                    for other, y in kept.items()
+                    if (other.endswith(name) and ("vision" in other or kind != "clip")) or other == name
+                ]
+                assert x.dtype == torch.float32
+                assert (x == same).all()
+            assert regard.hf.learn_alpha(again) == []
+
+
+def test_alphas_that_would_be_lost_say_so(tmp_path):
+    model = make("bert", "regard_entmax")
+    regard.hf.learn_alpha(model)
+    model.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="learned alphas, which 'sdpa' does not use"):
+        AutoModel.from_pretrained(tmp_path)
+    config = CONFIGS["bert"]()
+    config.regard_alpha = {"a.module.of.another.class": 4}
+    other = AutoModel.from_config(config, attn_implementation="regard_entmax")
+    with pytest.raises(ValueError, match=r"^model: got no alphas in BertSelfAttention"):
+        other(**make_inputs("bert"))
+
+
+def test_learn_alpha_wants_the_attention_that_learns():
+    with pytest.raises(ValueError, match=r"^model: got BertModel, expected a transformers model whose attentions call"):
+        regard.hf.learn_alpha(make("bert", "regard_sparsemax"))
 
 
 def test_learn_alpha_needs_attentions():
     with pytest.raises(ValueError, match=r"^model: got Linear, expected a transformers model"):
         regard.hf.learn_alpha(torch.nn.Linear(2, 2))
+
+
+def causal_mask(length=5, padding=None, **how):
+    """As a decoder of transformers asks for it."""
+    how = {"batch_size": 2, "q_length": length, "kv_length": length, "dtype": torch.float32} | how
+    return float_mask(attention_mask=padding, **how)
+
+
+def test_masks_are_floats_for_models_that_add_them():
+    mask = causal_mask()
+    low = torch.finfo(torch.float32).min
+    assert (mask == torch.full((5, 5), low).triu(1)).all()
+    assert causal_mask(dtype=torch.float16).dtype == torch.float16
+
+
+def test_an_unchanged_causal_mask_needs_no_mask_at_all():
+    mask = causal_mask()
+    assert at_the_border(mask, 5, 5) == (None, None, True)
+    padding = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    found = at_the_border(causal_mask(padding=padding), 5, 5)
+    expected = torch.ones(5, 5, dtype=torch.bool).tril() & padding[:, None, None, :]
+    assert (found.mask == expected).all()
+    assert found[1:] == (None, False)
+
+
+def test_a_mask_that_was_changed_is_read_again():
+    in_place = causal_mask()
+    in_place[..., 0] = torch.finfo(torch.float32).min
+    for mask in (in_place, causal_mask().clone(), causal_mask()[..., :4], causal_mask() * 1):
+        found = at_the_border(mask, 5, mask.shape[-1])
+        assert (found.mask == (mask == 0)).all()
+        assert found[1:] == (None, False)
+
+
+def test_a_mask_of_another_size_is_cut():
+    found = at_the_border(causal_mask(kv_length=8), 5, 8)
+    assert found.causal  # the first five of eight keys: a cache that is being filled
+    assert at_the_border(causal_mask(), 5, 3).causal
+    assert at_the_border(causal_mask()[..., -1:, :].bool(), 1, 3).mask.shape[-1] == 3
+
+
+@pytest.mark.parametrize("low", [torch.finfo(torch.float32).min, -float("inf"), torch.finfo(torch.float32).min * 0.6])
+def test_floats_that_leave_out_and_floats_that_are_added(low):
+    mask = torch.tensor([[0.0, low, 1.5], [-1e4, 0.0, low]])
+    found = at_the_border(mask, 2, 3)
+    assert (found.mask == torch.tensor([[True, False, True], [True, True, False]])).all()
+    assert (found.bias == torch.tensor([[0.0, 0.0, 1.5], [-1e4, 0.0, 0.0]])).all()
+
+
+def test_no_value_of_a_mask_is_read_where_that_would_be_waited_for():
+    mask = torch.zeros(2, 1, 5, 5, device="meta")
+    found = at_the_border(mask, 5, 5)
+    assert found.mask.shape == found.bias.shape == mask.shape
+    learned = torch.zeros(5, 5, requires_grad=True)
+    assert at_the_border(learned, 5, 5).bias.requires_grad
+
+
+def test_a_causal_model_without_padding_takes_the_fused_path(monkeypatch):
+    seen = []
+    monkeypatch.setattr("regard.hf._attention.attend_heads", lambda *a, **k: seen.append((a[5], k)) or (a[2], None))
+    model = make("llama", "regard_softmax")
+    model(**make_inputs("llama"))
+    model(**make_inputs("llama"), attention_mask=torch.ones(3, 9, dtype=torch.long))
+    assert len(seen) == 4
+    assert all(mask is None and how["causal"] and how["bias"] is None for mask, how in seen)
+
+
+@pytest.mark.parametrize("name", ["regard_softmax", "regard_sparsemax"])
+def test_inference_mode(name):
+    model = make("llama", name)
+    given = make_inputs("llama", "left")
+    expected = main_output(model(**given))
+    with torch.inference_mode():
+        torch.testing.assert_close(main_output(model(**given)), expected)
+
+
+def test_a_decoder_compiles_in_one_piece():
+    torch.compiler.reset()
+    model = make("llama", "regard_sparsemax")
+    ids = make_inputs("llama")["input_ids"]
+    compiled = torch.compile(lambda x: model(input_ids=x, use_cache=False).logits, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(ids), model(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_the_keys_that_a_model_chooses_are_the_only_ones():
+    q, k, v = (torch.randn(2, 4, n, 8) for n in (3, 5, 5))
+    indices = torch.tensor([[0, 1], [1, 2], [4, 4]]).expand(2, 3, 2)
+    c, p = attention(
+        regard.Dot, regard.softmax, torch.nn.Module(), q, k, v, None, indices=indices, output_attentions=True
+    )
+    allowed = torch.tensor([[1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.bool)
+    expected = torch.softmax((q @ k.mT / 8**0.5).masked_fill(~allowed, -float("inf")), -1)
+    torch.testing.assert_close(p, expected)
+    torch.testing.assert_close(c, (expected @ v).transpose(1, 2))
+
+
+def test_rows_without_keys_are_zero_where_eager_is_uniform():
+    q = torch.randn(1, 2, 3, 8)
+    mask = torch.full((1, 1, 3, 3), torch.finfo(torch.float32).min)
+    c, p = attention(regard.Dot, regard.softmax, torch.nn.Module(), q, q, q, mask, output_attentions=True)
+    assert (p == 0).all()
+    assert (c == 0).all()
 
 
 def test_bfloat16_model():

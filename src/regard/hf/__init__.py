@@ -1,0 +1,66 @@
+"""regard's attentions in Hugging Face models: `register()`, then `attn_implementation="regard_sparsemax"`.
+
+Every model that takes its attention from transformers' `AttentionInterface` can use them: encoders, decoders with a
+cache and grouped queries, vision models. Padding, causal and windowed masks come from the model's own mask code. Models
+with attention code of their own keep it, and say so: see `check`, and docs/hf-models.md for every architecture.
+
+    regard_softmax      softmax, the model's own numbers
+    regard_sparsemax    sparsemax
+    regard_entmax15     entmax with alpha = 1.5
+    regard_entmax       entmax with an alpha that each head learns: see `learn_alpha`
+    regard_sinkhorn     doubly stochastic, for models that are not causal
+    regard_w2           softmax of minus squared Wasserstein distances: heads are [mean, scale] of Gaussians
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from regard.hf import _watch
+from regard.hf._alpha import learn_alpha
+from regard.hf._attention import attentions
+from regard.hf._masks import float_mask
+from regard.hf._reach import Reach, reach
+
+__all__ = ["check", "learn_alpha", "register"]
+
+
+def register() -> tuple[str, ...]:
+    """Make regard's attentions known to transformers under the names that it returns. Calling it again does no harm.
+
+    A model that takes such a name and has attention code of its own warns when it is made, or is refused with the names
+    that it knows; a model that made no call to regard in its first forward pass warns then.
+
+    >>> from transformers import AutoModel, BertConfig
+    >>> register()
+    ('regard_softmax', 'regard_sparsemax', 'regard_entmax15', 'regard_entmax', 'regard_sinkhorn', 'regard_w2')
+    >>> config = BertConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=100)
+    >>> model = AutoModel.from_config(config, attn_implementation="regard_sparsemax")
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise ImportError("regard.hf needs transformers >= 5: pip install 'regard[hf]'") from error
+    made = attentions()
+    for name, attention in made.items():
+        AttentionInterface.register(name, attention)
+        AttentionMaskInterface.register(name, float_mask)
+    _watch.install()
+    return tuple(made)
+
+
+def check(model: nn.Module) -> Reach:
+    """Which attentions of a model call regard: names of modules `reached`, and of those `missed`.
+
+    A module is missed if it computes attention by code of its own, whatever its `attn_implementation` says, or if its
+    configuration names another attention. The code of the modules is looked at; nothing is run.
+
+    >>> from transformers import AutoModel, BertConfig
+    >>> names = register()
+    >>> config = BertConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=100)
+    >>> check(AutoModel.from_config(config, attn_implementation="regard_sparsemax"))
+    Reach(reached=['encoder.layer.0.attention.self'], missed=[])
+    >>> check(AutoModel.from_config(config, attn_implementation="sdpa"))
+    Reach(reached=[], missed=['encoder.layer.0.attention.self'])
+    """
+    return reach(model)

@@ -1,0 +1,142 @@
+"""The attention functions that transformers calls by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import _check
+from regard._attend import Map
+from regard.affinity import Affinity, Dot
+from regard.hf._masks import at_the_border
+from regard.hf._reach import mark
+from regard.maps.simplex import entmax, softmax, sparsemax
+from regard.maps.transport import Sinkhorn
+from regard.nn._heads import attend_heads
+from regard.nn.learned import Entmax
+from regard.wasserstein.affinities import GaussianW2
+
+#: Arguments of attention functions that change the scores. Only an attention that knows them may take them.
+UNKNOWN = ("softcap", "s_aux", "cache", "block_indices")
+
+
+def attentions() -> dict[str, Callable[..., tuple[Tensor, Tensor | None]]]:
+    """Every attention by its name."""
+    dot: Callable[[float], Affinity] = Dot
+    parts: dict[str, tuple[Callable[[float], Affinity], Map | None]] = {
+        "regard_softmax": (dot, softmax),
+        "regard_sparsemax": (dot, sparsemax),
+        "regard_entmax15": (dot, partial(entmax, alpha=1.5)),
+        "regard_entmax": (dot, None),
+        "regard_sinkhorn": (dot, Sinkhorn(iterations=100, tol=1e-3)),
+        # -|q - k|^2 / tau holds the inner product 2 / tau times: this tau makes it that of the model.
+        "regard_w2": (lambda scaling: GaussianW2(tau=2 / scaling), softmax),
+    }
+    recorder: Any
+    try:
+        from transformers.utils.output_capturing import _active_collector as recorder
+    except ImportError:  # an older release, whose models hand on that weights are wanted
+        recorder = None
+    return {name: partial(attention, affinity, map, recorder=recorder) for name, (affinity, map) in parts.items()}
+
+
+def attention(
+    affinity: Callable[[float], Affinity],
+    map: Map | None,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
+    recorder: Any = None,
+    **keywords: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """An attention function as transformers calls it: queries (B, H, Lq, d), keys and values (B, H / groups, Lk, d).
+
+    Returns (B, Lq, H, d), and weights (B, H, Lq, Lk) if the call asks for attentions. `attention_mask` is boolean with
+    True where a key takes part, or a float that is added to the scores. Without one every key takes part, as in eager
+    attention, unless the call says `is_causal`; then queries are the first ones of the keys, as they are when a cache
+    of fixed size is filled.
+    `indices` (B, Lq, n) are the only keys that a query may see, where a model chooses them. `recorder` is transformers'
+    own, which knows what outputs are wanted.
+    """
+    mark(module, query.shape[1])
+    for name in UNKNOWN:
+        if keywords.get(name) is not None:
+            remedy = "This model needs an attention of its own; load it with attn_implementation='eager'."
+            _check.complain(name, type(keywords[name]).__name__, "None", remedy, NotImplementedError)
+    mask, bias, causal = None, None, bool(is_causal)
+    if attention_mask is not None:
+        mask, bias, causal = at_the_border(attention_mask, query.shape[2], key.shape[2])
+    if (causal or getattr(module, "is_causal", False)) and getattr(map, "couples_rows", False):
+        remedy = "Its rows depend on later ones; take regard_softmax, regard_sparsemax or regard_entmax15."
+        _check.complain("attn_implementation", "'regard_sinkhorn' in a causal model", "one that is not", remedy)
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    length = query.shape[2]
+    causal = causal and length > 1
+    if causal and key.shape[2] > length:
+        key, value = key[:, :, :length], value[:, :, :length]
+    if indices is not None:
+        chosen = torch.zeros(query.shape[0], length, key.shape[2], dtype=torch.bool, device=query.device)
+        chosen = chosen.scatter(-1, indices.long(), True)[:, None]
+        mask = chosen if mask is None else mask & chosen
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    c, p = attend_heads(
+        query,
+        key,
+        value,
+        affinity(scaling),
+        _learned_map(module) if map is None else map,
+        mask,
+        causal=causal,
+        bias=bias,
+        dropout=dropout,
+        need_weights=_weights_wanted(module, keywords, recorder),
+    )
+    return c.transpose(1, 2).contiguous(), p
+
+
+def _weights_wanted(module: nn.Module, keywords: dict[str, Any], recorder: Any) -> bool:
+    """Whether somebody asked for attentions: the model's caller, the configuration, or transformers' recorder."""
+    if keywords.get("output_attentions") or "regard_wanted" in module.__dict__:
+        return True
+    if getattr(getattr(module, "config", None), "output_attentions", False):
+        return True
+    if recorder is None or (torch.compiler.is_compiling() and not recorder.compiling):
+        return False  # it cannot be asked
+    return any("attentions" in name for name in recorder.get() or ())
+
+
+def _learned_map(module: nn.Module) -> Map:
+    map = getattr(module, "regard_map", None)
+    if isinstance(map, Entmax):
+        return map
+    if getattr(getattr(module, "config", None), "regard_alpha", None):
+        remedy = "Load the model by the class that it was saved by, after regard.hf.register()."
+        got = f"no alphas in {type(module).__name__}"
+        _check.complain("model", got, "those that its configuration names", remedy)
+    if module.training and torch.is_grad_enabled():
+        warnings.warn(
+            "regard_entmax has no alphas to learn: alpha is 1.5 in every head. "
+            "Call regard.hf.learn_alpha(model) before the optimiser is made.",
+            stacklevel=2,
+        )
+    return _fixed
+
+
+def _fixed(s: Tensor, *, mask: Tensor | None) -> Tensor:
+    return entmax(s, alpha=1.5, mask=mask)

@@ -1,0 +1,131 @@
+"""A word to the reader when a model takes a name of regard and computes attention of its own all the same.
+
+transformers accepts the name for every model. It asks `PreTrainedModel.get_correct_attn_implementation` which attention
+a model gets, when the model is made or when it is changed: that one method is wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from regard import _check
+from regard.hf import _alpha, _masks
+from regard.hf._reach import PREFIX, ask, calls_interface, implementation, reach
+
+
+def install() -> None:
+    """Wrap the method, once."""
+    from transformers import PreTrainedModel
+
+    original = PreTrainedModel.get_correct_attn_implementation
+    if hasattr(original, "of_regard"):
+        return
+
+    @functools.wraps(original)
+    def asked(self: Any, requested_attention: str | None, is_init_check: bool = False, **more: Any) -> str:
+        chosen: str = original(self, requested_attention, is_init_check, **more)
+        _chosen(self, chosen, is_init_check)
+        return chosen
+
+    asked.of_regard = True  # type: ignore[attr-defined]
+    PreTrainedModel.get_correct_attn_implementation = asked  # type: ignore[method-assign]
+
+
+def _chosen(model: Any, name: str, is_new: bool) -> None:
+    """Prepare a model that has no modules yet, or look at one that has."""
+    if name != "regard_entmax":
+        _alpha.warn_if_dropped(model, name)
+    if not name.startswith(PREFIX):
+        return
+    _refuse_classes(model, name)
+    _masks.note(model)
+    if is_new:
+        model.__dict__["post_init"] = functools.partial(_made, model, name)
+    else:
+        _watch(model)
+
+
+def _made(model: Any, name: str) -> None:
+    """Take the place of `post_init` in one model: do what it does, then what needs the modules to be there."""
+    del model.__dict__["post_init"]
+    model.post_init()
+    if name == "regard_entmax":
+        _alpha.restore(model)
+    _watch(model)
+
+
+def _watch(model: nn.Module) -> None:
+    """Warn of the attentions in `model` that have code of their own, if nobody has yet; and look at its passes."""
+    if "regard_watched" not in model.__dict__:
+        model.__dict__["regard_watched"] = True
+        model.register_forward_pre_hook(_before, with_kwargs=True)
+        model.register_forward_hook(_after)
+    found = reach(model)
+    modules = dict(model.named_modules())
+    own = [name for name in found.missed if not calls_interface(type(modules[name]))]
+    missed = [name for name in own if "regard_told" not in modules[name].__dict__]
+    for name in missed:
+        modules[name].__dict__["regard_told"] = True
+    if missed:
+        kinds = sorted({type(modules[name]).__name__ for name in missed})
+        some = "Its attention is" if len(own) == sum(map(len, found)) else "Some of its attention is"
+        warnings.warn(
+            f"{type(model).__name__} does not call regard in {len(missed)} modules ({', '.join(kinds)}). {some} "
+            "computed by code of its own, as without regard; regard.hf.check(model) names the modules.",
+            stacklevel=2,
+        )
+
+
+def _before(model: nn.Module, _: Any, keywords: dict[str, Any]) -> None:
+    """Before each forward pass: not every model hands on that its caller wants the weights."""
+    if torch.compiler.is_compiling():
+        return
+    if model.__dict__.pop("regard_asked", False):  # the last pass has raised
+        ask(model, False)
+    if keywords.get("output_attentions") and "regard_wanted" not in model.__dict__:
+        ask(model, True)
+        model.__dict__["regard_asked"] = True
+
+
+def _after(model: nn.Module, *_: Any) -> None:
+    """After each forward pass; after the first, warn if nothing has called regard and nobody has said so yet."""
+    if torch.compiler.is_compiling():
+        return
+    if model.__dict__.pop("regard_asked", False):
+        ask(model, False)
+    if "regard_seen" in model.__dict__:
+        return
+    model.__dict__["regard_seen"] = True
+    name = implementation(model)
+    if not name.startswith(PREFIX) or any({"regard_heads", "regard_told"} & m.__dict__.keys() for m in model.modules()):
+        return
+    model.__dict__["regard_told"] = True
+    warnings.warn(
+        f"{type(model).__name__} did not call regard in its first forward pass, though its attn_implementation is "
+        f"{name!r}: either it has no attention, or it computes it by code of its own.",
+        stacklevel=2,
+    )
+
+
+def _refuse_classes(model: nn.Module, name: str) -> None:
+    """In files that choose a class of attention by the name: what stands under ours says that there is none."""
+    for cls in type(model).__mro__:
+        for attribute, classes in vars(sys.modules.get(cls.__module__, object)).items():
+            if attribute.endswith("ATTENTION_CLASSES") and isinstance(classes, dict) and "eager" in classes:
+                known = tuple(key for key in classes if not str(key).startswith(PREFIX))
+                classes.setdefault(name, functools.partial(_refuse, type(model).__name__, name, known))
+
+
+def _refuse(model: str, name: str, known: tuple[str, ...], *_: Any, **__: Any) -> NoReturn:
+    _check.complain(
+        "attn_implementation",
+        f"{name!r} for {model}",
+        "one of " + ", ".join(map(repr, known)),
+        f"This model has classes of attention of its own, which call no other: load it with {known[0]!r}.",
+    )

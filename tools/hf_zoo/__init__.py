@@ -1,0 +1,1 @@
+"""Tiny models of every architecture of transformers, to try regard's attentions in."""
