@@ -22,7 +22,7 @@ _checks_on: ContextVar[bool | None] = ContextVar("regard_checks_on", default=Non
 
 @contextmanager
 def checks(on: bool | None) -> Iterator[None]:
-    """Switch the checks of *values* (NaN, infinities, alpha below one) on or off inside a block.
+    """Switch the checks of *values* (NaN, infinities, an alpha that is not positive) on or off inside a block.
 
     Without it they are on for tensors on a CPU, where they cost one pass over the inputs, and off on all other devices:
     a check reads a number back, and a GPU would have to finish its work first, in every step. `True` is for looking for
