@@ -40,7 +40,7 @@ def register() -> tuple[str, ...]:
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
-        raise ImportError("regard.hf needs transformers >= 5: pip install 'regard[hf]'") from error
+        raise ImportError("regard.hf needs transformers >= 5.16: pip install 'regard[hf]'") from error
     made = attentions()
     for name, attention in made.items():
         AttentionInterface.register(name, attention)
