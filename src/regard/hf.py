@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._attend import Map
+from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.transport import Sinkhorn

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop
 
 from regard import _check
-from regard._attend import Map, Solved, attend, attention_weights
+from regard._attend import attend, attention_weights
+from regard._plan import Map, Solved
 from regard.affinity import Affinity
 from regard.wasserstein.affinities import Distance
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from regard import _check
-from regard._attend import Map
+from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.maps.simplex import softmax
 from regard.nn._heads import attend_heads, masks_of_torch

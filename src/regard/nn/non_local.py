@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import _check
-from regard._attend import Map, Plan, attend, attention_weights, explain_attend
+from regard._attend import attend, attention_weights
+from regard._plan import Map, Plan, explain_attend
 from regard.affinity import Affinity, Concatenation, Dot
 from regard.maps.simplex import mean, softmax
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._attend import Map
 from regard._card import Card
 from regard._model_folder import ModelFolder
+from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.maps.simplex import entmax, softmax, sparsemax
