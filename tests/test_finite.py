@@ -155,7 +155,7 @@ def test_modules_with_weights_and_biases(need_weights, biased):
         layer(x, x, spoiled, **how)
     if biased:
         bias[1, 2] = math.nan
-        with pytest.raises(ValueError, match=r"^s: got NaN"):
+        with pytest.raises(ValueError, match=r"^attn_mask: got NaN"):
             layer(x, x, x, **how)
 
 

@@ -312,7 +312,7 @@ X = torch.zeros(B, LQ, E)
         ({"attn_mask": torch.zeros(LQ, 3)}, ValueError, r"^attn_mask: got shape \(5, 3\), expected \(5, 5\) or"),
         ({"key_padding_mask": torch.zeros(LQ)}, ValueError, r"^key_padding_mask: got shape \(5,\), expected \(3, 5\)"),
         ({"query": X * torch.nan}, ValueError, r"got NaN"),
-        ({"attn_mask": torch.full((LQ, LQ), torch.nan)}, ValueError, r"^s: got NaN"),
+        ({"attn_mask": torch.full((LQ, LQ), torch.nan)}, ValueError, r"^attn_mask: got NaN, expected numbers below"),
     ],
 )
 def test_bad_input_is_named(given, error, message):
