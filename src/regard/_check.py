@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from regard._torch import in_transform, without_values
+from regard._torch import exporting, in_transform, without_values
 
 # None: where looking at values does not make anybody wait, which is on a CPU.
 _checks_on: ContextVar[bool | None] = ContextVar("regard_checks_on", default=None)
@@ -100,6 +100,8 @@ def axis(argument: str, x: Tensor, dim: int) -> int:
 
 def broadcasts(argument: str, x: Tensor, shape: torch.Size, of: str) -> None:
     """`x` can be broadcast to `shape`, the shape of `of`, without making it larger."""
+    if exporting():
+        return  # asked whether a size is one, torch 2.8 makes a graph that refuses a size of one
     fits = x.dim() <= len(shape)
     for place in range(1, 1 + min(x.dim(), len(shape))):  # in words that every compiler of torch can follow
         fits = fits and x.shape[-place] in (1, shape[-place])
