@@ -145,6 +145,7 @@ class MCAN(Pretrained, nn.Module):
             nn.init.normal_(self.here.weight, std=(2 / place.shape[-1]) ** 0.5)
         options: dict[str, Any] = {
             "dropout": s.dropout,
+            "batch_first": True,
             "norm_first": s.norm_first,
             "affinity": AFFINITIES[s.affinity],
             "map": MAPS[s.map],
