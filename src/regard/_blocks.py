@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard._algorithms import batch_of
 from regard._drawn import Drawn
-from regard._torch import forward_mode, in_transform
+from regard._torch import autocasting, forward_mode, in_transform
 
 #: Queries, keys, values, mask and bias.
 Block = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
@@ -91,7 +91,7 @@ def in_blocks(
         return rows(*blocks.whole(q, k, v, bias), *held.tensors)
     if not torch.is_grad_enabled() or in_transform(q):
         return torch.cat([rows(*blocks.of(q, k, v, bias, at), *held.tensors) for at in blocks], -2)
-    plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled(q.device.type)
+    plain = not torch.compiler.is_compiling() and not autocasting(q.device)
     if held.known and plain and not forward_mode():
         result: Tensor = _Blocks.apply(rows, blocks, random, q, k, v, bias, *held.tensors)
         return result
