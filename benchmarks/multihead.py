@@ -34,7 +34,7 @@ def against_torch() -> list[Row]:
     for batch, length, width, heads in SHAPES:
         x = torch.randn(batch, length, width)
         theirs = nn.MultiheadAttention(width, heads, batch_first=True)
-        ours = MultiheadAttention(width, heads)
+        ours = MultiheadAttention(width, heads, batch_first=True)
         ours.load_state_dict(theirs.state_dict())
         peer = runs(theirs, x)
         for what, run in runs(ours, x).items():
@@ -67,7 +67,7 @@ def other_maps() -> list[Row]:
     }
     rows = []
     for name, map_ in maps.items():
-        for what, run in runs(MultiheadAttention(width, heads, map=map_), x).items():
+        for what, run in runs(MultiheadAttention(width, heads, batch_first=True, map=map_), x).items():
             t = race({"ours": run, "torch": peer[what]}, seconds=3.0, least=7)
             case = f"dot x {name} B={batch} L={length} E={width} H={heads} {what}"
             rows.append(Row(case, "ms", t["ours"].median, "torch's, softmax", t["torch"].median))

@@ -145,7 +145,7 @@ def test_parameters_of_an_affinity(affinity, name, map_name):
 @pytest.mark.parametrize("biased", [False, True])
 def test_modules_with_weights_and_biases(need_weights, biased):
     """A bias of minus infinity masks; NaN in it, or in the values, does not pass."""
-    layer = regard.nn.MultiheadAttention(8, 2)
+    layer = regard.nn.MultiheadAttention(8, 2, batch_first=True)
     x, bias = torch.randn(1, 5, 8), torch.randn(5, 5).masked_fill(torch.eye(5, dtype=torch.bool), -math.inf)
     how = {"need_weights": need_weights} | ({"attn_mask": bias} if biased else {})
     out, weights = layer(x, x, x, **how)
@@ -158,7 +158,7 @@ def test_modules_with_weights_and_biases(need_weights, biased):
         layer(x, x, spoiled, **how)
     if biased:
         bias[1, 2] = math.nan
-        with pytest.raises(ValueError, match=r"^s: got NaN"):
+        with pytest.raises(ValueError, match=r"^attn_mask: got NaN"):
             layer(x, x, x, **how)
 
 

@@ -171,7 +171,7 @@ def test_dense_weights_go_the_dense_way(plain):
     from regard._blocks import Cut
 
     with pytest.raises(TooDenseError):
-        attend_sparse(q * 0, k, v, Cut(600, 700, 600, None, False), 2.0, lambda *x: x[0])
+        attend_sparse(q * 0, k, v, Cut(600, 700, 600, None, None), 2.0, lambda *x: x[0])
 
 
 def test_second_derivatives_of_sparse_attention(plain):

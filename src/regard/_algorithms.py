@@ -19,8 +19,18 @@ def batch_of(*tensors: Tensor) -> torch.Size:
     return torch.Size(torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)))
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float, causal: bool = False) -> Tensor:
-    """Softmax of `scale` times the inner products: one call that never forms the scores (docs/math.md, 4.2).
+def fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float,
+    diagonal: int | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Softmax of `scale` times the inner products plus `bias`: one call that forms no scores (docs/math.md, 4.2).
 
     On a CPU that call silently forms them after all when there is no head axis, when the last stride is not one, or
     when queries and values differ in width; so they are given what it wants. What it makes of a query whose keys are
@@ -37,22 +47,33 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale:
     batch = batch_of(q, k, v)
     q, k, v = (_four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
     lq, lk = q.shape[-2], k.shape[-2]
-    if causal and (mask is not None or lq != lk):
-        allowed = torch.ones(lq, lk, dtype=torch.bool, device=q.device).tril(lk - lq)
-        mask, causal = (allowed if mask is None else mask & allowed), False
+    if diagonal is not None and (mask is not None or bias is not None or diagonal != 0):
+        allowed = torch.ones(lq, lk, dtype=torch.bool, device=q.device).tril(diagonal)
+        mask, diagonal = (allowed if mask is None else mask & allowed), None
     dead = None
-    if mask is not None:
-        mask = mask[(None,) * (len(batch) + 2 - mask.dim())]
-        mask = mask.expand(*(batch[:-1] if len(batch) > 2 else mask.shape[:-3]), *mask.shape[-3:-1], lk)
-        mask = _four_axes(mask)
+    mask = None if mask is None else _pairs(mask, batch, lk)
+    if bias is not None:
+        bias = _pairs(bias, batch, lk)
+        bias = bias if mask is None else torch.where(mask, bias, -torch.inf)
+        dead = bias.detach().amax(-1, keepdim=True) == -torch.inf
+        mask = bias.masked_fill(dead, 0.0)
+    elif mask is not None:
         dead = ~mask.any(-1, keepdim=True)
         mask = mask | dead
-    c = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+    c = scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=diagonal is not None, scale=scale
+    )
     if dead is not None:
         c = c.masked_fill(dead, 0.0)
     if out_width < wide:
         c = c[..., :out_width]
     return c if len(batch) == 2 else c.reshape(*batch, lq, out_width)
+
+
+def _pairs(x: Tensor, batch: torch.Size, keys: int) -> Tensor:
+    """A mask or a bias that broadcasts to (*batch, Lq, Lk), in four axes that do."""
+    x = x[(None,) * (len(batch) + 2 - x.dim())]
+    return _four_axes(x.expand(*(batch[:-1] if len(batch) > 2 else x.shape[:-3]), *x.shape[-3:-1], keys))
 
 
 def _four_axes(x: Tensor) -> Tensor:

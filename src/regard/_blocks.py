@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -14,9 +15,13 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 from regard._algorithms import batch_of
-from regard._torch import forward_mode, in_transform
+from regard._drawn import Drawn
+from regard._torch import autocasting, forward_mode, in_transform
 
-#: Context of some queries, from (q, k, v, mask) and the tensors that the affinity and the map hold.
+#: Queries, keys, values, mask and bias.
+Block = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+
+#: Context of some queries, from (q, k, v, mask, bias) and the tensors that the affinity and the map hold.
 Rows = Callable[..., Tensor]
 
 
@@ -75,75 +80,76 @@ def _is_plain(function: Any) -> bool:
 
 
 def in_blocks(
-    rows: Rows,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    size: int | None,
-    held: Held,
+    rows: Rows, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, blocks: Cut, held: Held, *, random: bool = False
 ) -> Tensor:
-    """`rows` on blocks of `size` queries (all, if None); the backward pass computes each block again.
+    """`rows` on blocks of queries, or on all at once; the backward pass computes each block again.
 
-    A causal block is given only the keys that its last query may see. `held` are the affinity and the map.
+    A causal block is given only the keys that its last query may see. `held` are the affinity and the map. `random`
+    says that `rows` draws numbers: those of the forward pass are drawn again.
     """
-    blocks = Cut(q.shape[-2], k.shape[-2], size or q.shape[-2], mask, causal)
-    if size is None:  # nothing is cut, so that a graph for all sizes can be made of it
-        return rows(*blocks.whole(q, k, v), *held.tensors)
+    if blocks.size is None:  # nothing is cut, so that a graph for all sizes can be made of it
+        return rows(*blocks.whole(q, k, v, bias), *held.tensors)
     if not torch.is_grad_enabled() or in_transform(q):
-        return torch.cat([rows(*blocks.of(q, k, v, at), *held.tensors) for at in blocks], -2)
-    plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled(q.device.type)
+        return torch.cat([rows(*blocks.of(q, k, v, bias, at), *held.tensors) for at in blocks], -2)
+    plain = not torch.compiler.is_compiling() and not autocasting(q.device)
     if held.known and plain and not forward_mode():
-        result: Tensor = _Blocks.apply(rows, blocks, q, k, v, *held.tensors)
+        result: Tensor = _Blocks.apply(rows, blocks, random, q, k, v, bias, *held.tensors)
         return result
-    return torch.cat(checkpointed(rows, blocks, q, k, v, held.tensors), -2)
+    return torch.cat(checkpointed(rows, blocks, q, k, v, bias, held.tensors), -2)
 
 
-def checkpointed(rows: Rows, blocks: Cut, q: Tensor, k: Tensor, v: Tensor, held: Sequence[Tensor]) -> list[Tensor]:
-    return [checkpoint(rows, *blocks.of(q, k, v, at), *held, use_reentrant=False) for at in blocks]
+def checkpointed(
+    rows: Rows, blocks: Cut, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, held: Sequence[Tensor]
+) -> list[Tensor]:
+    return [checkpoint(rows, *blocks.of(q, k, v, bias, at), *held, use_reentrant=False) for at in blocks]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where the queries are cut, and what a block sees."""
+    """Where the queries are cut (nowhere, if `size` is None), and what a block sees.
+
+    Query i sees the keys up to i + `diagonal`, or all if that is None.
+    """
 
     queries: int
     keys: int
-    size: int
+    size: int | None
     mask: Tensor | None
-    causal: bool
+    diagonal: int | None
 
     def __iter__(self) -> Iterator[slice]:
-        for start in range(0, self.queries, self.size):
-            yield slice(start, min(start + self.size, self.queries))
+        size = self.size or self.queries
+        for start in range(0, self.queries, size):
+            yield slice(start, min(start + size, self.queries))
 
     def seen(self, at: slice) -> int:
         """How many keys the block may see at all."""
-        return max(1, min(self.keys, self.keys - self.queries + at.stop)) if self.causal else self.keys
+        return self.keys if self.diagonal is None else max(1, min(self.keys, self.diagonal + at.stop))
 
-    def of(self, q: Tensor, k: Tensor, v: Tensor, at: slice) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Queries, keys, values and mask of one block."""
-        seen, mask = self.seen(at), self.mask
-        if mask is not None and mask.dim() > 0 and mask.shape[-1] > 1:
-            mask = mask[..., :seen]
-        if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
-            mask = mask[..., at, :]
+    def of(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, at: slice) -> Block:
+        """Queries, keys, values, mask and bias of one block."""
+        seen = self.seen(at)
+        mask = None if self.mask is None else self.part(self.mask, at)
         mask = self._masked(mask, at.stop - at.start, seen, at.start, q)
         # A slice of all keys would copy their gradient once more for every block.
         keys, values = (k, v) if seen == self.keys else (k[..., :seen, :], v[..., :seen, :])
-        return q[..., at, :], keys, values, mask
+        return q[..., at, :], keys, values, mask, None if bias is None else self.part(bias, at)
 
-    def whole(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Queries, keys, values and mask of all at once."""
-        return q, k, v, self._masked(self.mask, self.queries, self.keys, 0, q)
+    def part(self, x: Tensor, at: slice) -> Tensor:
+        """What a block sees of a mask or a bias that broadcasts to all pairs."""
+        if x.dim() > 0 and x.shape[-1] > 1:
+            x = x[..., : self.seen(at)]
+        return x[..., at, :] if x.dim() > 1 and x.shape[-2] > 1 else x
+
+    def whole(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Block:
+        """Queries, keys, values, mask and bias of all at once."""
+        return q, k, v, self._masked(self.mask, self.queries, self.keys, 0, q), bias
 
     def _masked(self, mask: Tensor | None, queries: int, keys: int, start: int, like: Tensor) -> Tensor | None:
         """The mask of some queries and keys, without what a causal query may not see."""
-        if not self.causal:
+        if self.diagonal is None:
             return mask
-        allowed = torch.ones(queries, keys, dtype=torch.bool, device=like.device)
-        allowed = allowed.tril(self.keys - self.queries + start)
+        allowed = torch.ones(queries, keys, dtype=torch.bool, device=like.device).tril(self.diagonal + start)
         return allowed if mask is None else mask & allowed
 
 
@@ -155,47 +161,54 @@ class _Blocks(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Rows, blocks: Cut, *tensors: Tensor) -> Tensor:
-        q, k, v, *held = tensors
+    def forward(ctx: Any, rows: Rows, blocks: Cut, random: bool, *tensors: Any) -> Tensor:
+        q, k, v, bias, *held = tensors
         ctx.rows, ctx.blocks = rows, blocks
+        ctx.drawn = Drawn.from_here(q.device) if random else None
         ctx.save_for_backward(*tensors)
-        out = q.new_empty(*batch_of(q, k, v), q.shape[-2], v.shape[-1])
+        out: Tensor = q.new_empty(*batch_of(q, k, v), q.shape[-2], v.shape[-1])
         for at in blocks:
-            out[..., at, :] = rows(*blocks.of(q, k, v, at), *held)
+            out[..., at, :] = rows(*blocks.of(q, k, v, bias, at), *held)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled():  # a second derivative will be asked for
-            q, k, v, *held = tensors
-            c = torch.cat(checkpointed(ctx.rows, ctx.blocks, q, k, v, held), -2)
-            chosen = [x for x, w in zip(tensors, wanted, strict=True) if w]
-            made = iter(torch.autograd.grad(c, chosen, grads[0], create_graph=True, allow_unused=True))
-            return None, None, *(next(made) if w else None for w in wanted)
-        sums = [torch.zeros_like(x) if w else None for x, w in zip(tensors, wanted, strict=True)]
-        for at in ctx.blocks:
-            _add_block(ctx.rows, ctx.blocks, at, tensors, sums, grads[0][..., at, :])
-        return None, None, *sums
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        with contextlib.nullcontext() if ctx.drawn is None else ctx.drawn.again():
+            if torch.is_grad_enabled():  # a second derivative will be asked for
+                q, k, v, bias, *held = tensors
+                c = torch.cat(checkpointed(ctx.rows, ctx.blocks, q, k, v, bias, held), -2)
+                chosen = [x for x, w in zip(tensors, wanted, strict=True) if w]
+                made = iter(torch.autograd.grad(c, chosen, grads[0], create_graph=True, allow_unused=True))
+                return None, None, None, *(next(made) if w else None for w in wanted)
+            sums = [torch.zeros_like(x) if w else None for x, w in zip(tensors, wanted, strict=True)]
+            for at in ctx.blocks:
+                _add_block(ctx.rows, ctx.blocks, at, tensors, sums, grads[0][..., at, :])
+        return None, None, None, *sums
 
 
 def _add_block(
-    rows: Rows, blocks: Cut, at: slice, tensors: Sequence[Tensor], sums: Sequence[Tensor | None], grad: Tensor
+    rows: Rows, blocks: Cut, at: slice, tensors: Sequence[Any], sums: Sequence[Tensor | None], grad: Tensor
 ) -> None:
     """Add the gradients of one block to `sums`."""
-    q, k, v, mask = blocks.of(tensors[0], tensors[1], tensors[2], at)
-    leaves = [x.detach().requires_grad_(s is not None) for x, s in zip((q, k, v, *tensors[3:]), sums, strict=True)]
+    q, k, v, bias, *held = tensors
+    q, k, v, mask, bias = blocks.of(q, k, v, bias, at)
+    leaves: list[Any] = [q, k, v, bias, *held]
+    for place, total in enumerate(sums):
+        if leaves[place] is not None:
+            leaves[place] = leaves[place].detach().requires_grad_(total is not None)
     with torch.enable_grad():
         c = rows(*leaves[:3], mask, *leaves[3:])
-    chosen = [x for x in leaves if x.requires_grad]
+    chosen = [x for x, total in zip(leaves, sums, strict=True) if total is not None]
     made = iter(torch.autograd.grad(c, chosen, grad, allow_unused=True))
-    for place, (x, total) in enumerate(zip(leaves, sums, strict=True)):
-        found = next(made) if x.requires_grad else None
-        if total is None or found is None:
+    for place, total in enumerate(sums):
+        if total is None or (found := next(made)) is None:
             continue
         if place == 0:
             total[..., at, :] = found
         elif place < 3:
             total[..., : found.shape[-2], :] += found
+        elif place == 3:
+            blocks.part(total, at).add_(found)
         else:
             total += found

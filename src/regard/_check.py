@@ -118,8 +118,34 @@ def boolean_mask(mask: Any, shape: torch.Size, of: str = "s") -> None:
     """A boolean mask, True where an entry takes part, that broadcasts to `shape`."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        complain("mask", got, "a boolean tensor, True = take part", "Use mask.bool(), or bias == 0.", TypeError)
+        remedy = "Use mask.bool()."
+        if isinstance(mask, Tensor) and mask.dtype.is_floating_point:  # what torch calls a float mask
+            remedy = "Pass it as bias: it is added to the scores." if of == "the scores" else "Add it to the scores."
+        complain("mask", got, "a boolean tensor, True = take part", remedy, TypeError)
     broadcasts("mask", mask, shape, of)
+
+
+def float_bias(bias: Any, shape: torch.Size) -> None:
+    """A floating-point tensor that broadcasts to the scores, to be added to them."""
+    if not isinstance(bias, Tensor) or not bias.dtype.is_floating_point:
+        got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        remedy = "Pass a boolean mask, True = take part, as mask; convert others with .float()."
+        complain("bias", got, "a floating-point tensor", remedy, TypeError)
+    broadcasts("bias", bias, shape, "the scores")
+
+
+def below_infinity(argument: str, x: Tensor) -> float:
+    """The largest absolute entry of what is added to scores; NaN and +inf are refused, if values are to be checked.
+
+    -inf leaves a key out. Beside one the other entries are not looked at, and could be as large as their dtype allows.
+    """
+    if not values_checked(x) or x.numel() == 0:
+        return 0.0
+    low, high = (float(end) for end in x.detach().aminmax())  # documented to hand NaN on
+    if not high < math.inf:
+        got = "NaN" if math.isnan(high) else "+inf"
+        complain(argument, got, "numbers below +inf", "Only -inf is meaningful: it leaves a key out.")
+    return torch.finfo(x.dtype).max if low == -math.inf else max(-low, high)
 
 
 def number(

@@ -22,17 +22,18 @@ SCORES = 1 << 21  # numbers of a block of scores, where they have to be formed t
 
 
 class FusedInputs(NamedTuple):
-    """Scores are `scale` times the inner products of `q` and `k`. `sums_fit`: no sum of values can overflow."""
+    """Scores are `scale` times the inner products of `q` and `k`, plus `bias`. `sums_fit`: values sum to numbers."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     scale: float
     sums_fit: bool
+    bias: Tensor | None
 
 
-def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored) -> FusedInputs:
-    """Factors of the scores, and values, if all is well; otherwise an error that names the argument.
+def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, bias: Tensor | None = None) -> FusedInputs:
+    """Factors of the scores, values and a bias of at least two axes, if all is well; else an error with the argument.
 
     Scores that could leave the range of float16 are computed from float32.
     """
@@ -47,12 +48,14 @@ def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored) -> FusedIn
         finite_parameters(affinity)
         (first, second), scale = affinity.factors(q, k), 1.0
         tops = _largest_or_overflow(first), tops[1] if second is k else _largest_or_overflow(second)
-    if not _fits(*tops, q.shape[-1], scale, q.dtype):
+    added = 0.0 if bias is None else _check.below_infinity("bias", bias)
+    if not _fits(*tops, q.shape[-1], scale, q.dtype, added):
         if q.dtype == torch.float16:
             first, second, v = first.float(), second.float(), v.float()
-        if not _fits(*tops, q.shape[-1], scale, first.dtype):
-            _look_at_scores(first, second, scale)
-    return FusedInputs(first, second, v, scale, sums_fit)
+            bias = None if bias is None else bias.float()
+        if not _fits(*tops, q.shape[-1], scale, first.dtype, added):
+            _look_at_scores(first, second, scale, bias)
+    return FusedInputs(first, second, v, scale, sums_fit, bias)
 
 
 def finite_context(c: Tensor, v: Tensor) -> Tensor:
@@ -113,17 +116,27 @@ def _quarter(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).max / 4
 
 
-def _fits(q: float, k: float, width: int, scale: float, dtype: torch.dtype) -> bool:
-    """Whether scores of queries up to `q` and keys up to `k` stay in the range of `dtype`, in any order of sums."""
-    return q * k * width * max(1.0, abs(scale)) < _quarter(dtype)
+def _fits(q: float, k: float, width: int, scale: float, dtype: torch.dtype, added: float = 0.0) -> bool:
+    """Whether scores of queries up to `q` and keys up to `k` stay in the range of `dtype`, in any order of sums.
+
+    So they do beside a bias up to `added`, if it leaves room; or if they are less than the rounding of any larger one.
+    """
+    bound = q * k * width * max(1.0, abs(scale))
+    return bound < _quarter(dtype) and (added < _quarter(dtype) or bound < _quarter(dtype) * torch.finfo(dtype).eps)
 
 
-def _look_at_scores(q: Tensor, k: Tensor, scale: float) -> None:
+def _look_at_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> None:
     """Form the scores, some queries at a time: an error if one is past the range of its dtype."""
     with torch.no_grad():
         pairs = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])) * k.shape[-2]
-        for some in q.detach().split(max(1, SCORES // pairs), -2):
-            if not bool(((some * scale) @ k.detach().mT).isfinite().all()):
+        size = max(1, SCORES // pairs)
+        for start in range(0, q.shape[-2], size):
+            at = slice(start, start + size)
+            s = (q[..., at, :].detach() * scale) @ k.detach().mT
+            if bias is not None:
+                some = bias[..., at, :] if bias.shape[-2] > 1 else bias
+                s = torch.where(some > -math.inf, s + some, s)
+            if not bool(s.isfinite().all()):
                 _overflow(q.dtype)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def attend_sparse(q: Tensor, k: Tensor, v: Tensor, cut: Cut, alpha: float, rows:
     mask = cut.mask
     if mask is not None and mask.dim() > 2:
         mask = mask.expand(*batch, *mask.shape[-2:]).reshape(-1, *mask.shape[-2:])
-    c: Tensor = _Sparse.apply(q, k, v, Cut(cut.queries, cut.keys, cut.size, mask, cut.causal), alpha, rows)
+    c: Tensor = _Sparse.apply(q, k, v, replace(cut, mask=mask), alpha, rows)
     return c.reshape(*batch, *c.shape[-2:])
 
 
@@ -102,7 +103,7 @@ class _Sparse(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative will be asked for: the dense program has it
-            c = torch.cat(checkpointed(ctx.rows, ctx.cut, q, k, v, ()), -2)
+            c = torch.cat(checkpointed(ctx.rows, ctx.cut, q, k, v, None, ()), -2)
             return *torch.autograd.grad(c, (q, k, v), grads[0], create_graph=True), None, None, None
         q, k, grad = q.contiguous(), k.contiguous(), grads[0].contiguous()
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -121,8 +122,8 @@ def _hide(s: Tensor, cut: Cut, head: int, at: slice) -> None:
         mask = cut.mask[head] if cut.mask.dim() > 2 else cut.mask
         mask = mask[at] if mask.dim() > 1 and mask.shape[0] > 1 else mask
         s.masked_fill_(~mask, -torch.inf)
-    if cut.causal:
-        last = torch.arange(at.start, at.stop).unsqueeze(-1) + cut.keys - cut.queries
+    if cut.diagonal is not None:
+        last = torch.arange(at.start, at.stop).unsqueeze(-1) + cut.diagonal
         s.masked_fill_(torch.arange(cut.keys) > last, -torch.inf)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -53,6 +54,16 @@ def without_values(x: Tensor) -> bool:
         return True
     kind = _private(torch, "_subclasses", "FakeTensor") if type(x) is not Tensor else None
     return kind is not None and isinstance(x, kind)
+
+
+def autocasting(device: torch.device) -> bool:
+    """Whether operations on a device are cast to half precision; on the meta device torch refuses the question."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Operations on `x` keep their dtype inside; there is nothing to switch off on the meta device."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def exporting() -> bool:

@@ -42,9 +42,9 @@ class Everything(nn.Module):
     def __init__(self, name):
         super().__init__()
         self.map = MAPS[name]()
-        self.attention = MultiheadAttention(E, H, map=MAPS[name]())
-        self.encoder = TransformerEncoderLayer(E, H, 24, 0.0, map=MAPS[name]())
-        self.decoder = TransformerDecoderLayer(E, H, 24, 0.0, norm_first=True, map=MAPS[name]())
+        self.attention = MultiheadAttention(E, H, batch_first=True, map=MAPS[name]())
+        self.encoder = TransformerEncoderLayer(E, H, 24, 0.0, batch_first=True, map=MAPS[name]())
+        self.decoder = TransformerDecoderLayer(E, H, 24, 0.0, batch_first=True, norm_first=True, map=MAPS[name]())
         self.pool = AttentionPool(E, glimpses=H, map=MAPS[name]())
         for parameter, x in self.named_parameters():
             if parameter.endswith(("in_proj_weight", "in_proj_bias")):

@@ -30,9 +30,9 @@ class Everything(nn.Module):
     def __init__(self, *names):
         super().__init__()
         maps = (MAPS[name]() for name in itertools.cycle(names))
-        self.attention = MultiheadAttention(E, H, map=next(maps))
-        self.encoder = TransformerEncoderLayer(E, H, 24, 0.0, map=next(maps))
-        self.decoder = TransformerDecoderLayer(E, H, 24, 0.0, norm_first=True, map=next(maps))
+        self.attention = MultiheadAttention(E, H, batch_first=True, map=next(maps))
+        self.encoder = TransformerEncoderLayer(E, H, 24, 0.0, batch_first=True, map=next(maps))
+        self.decoder = TransformerDecoderLayer(E, H, 24, 0.0, batch_first=True, norm_first=True, map=next(maps))
         self.pool = AttentionPool(E, glimpses=H, out=8, map=next(maps))
         for name, x in self.named_parameters():
             if name.endswith(("in_proj_weight", "in_proj_bias")):
@@ -58,7 +58,7 @@ def test_compile(names):
     torch.compiler.reset()
     x, padding = inputs()
     if names == ("sinkhorn",):
-        model = TransformerEncoderLayer(E, H, 24, 0.0, map=MAPS["sinkhorn"]()).double()
+        model = TransformerEncoderLayer(E, H, 24, 0.0, batch_first=True, map=MAPS["sinkhorn"]()).double()
         given = (x.double(), None, padding)
     else:
         model = Everything(*names).double()
@@ -87,7 +87,7 @@ def test_safetensors(name, tmp_path):
 @pytest.mark.parametrize("name", [*MAPS, "w2"])
 def test_autocast(name):
     if name == "w2":
-        model = TransformerEncoderLayer(E, H, 24, 0.0, affinity=GaussianW2())
+        model = TransformerEncoderLayer(E, H, 24, 0.0, batch_first=True, affinity=GaussianW2())
         run = lambda: model(inputs()[0])  # noqa: E731
     else:
         model = Everything(name)

@@ -1,5 +1,6 @@
 """MultiheadAttention is torch's with dot and softmax, and a loop over heads with anything else."""
 
+import inspect
 import math
 from functools import partial
 
@@ -17,7 +18,8 @@ B, H, LQ, LK, E = 3, 4, 5, 7, 16
 
 def pair(dtype=torch.float64, **options):
     """Torch's module with weights large enough that attention is far from uniform, and ours with the same."""
-    theirs = torch.nn.MultiheadAttention(E, H, dtype=dtype, **{"batch_first": True} | options)
+    options = {"batch_first": True} | options
+    theirs = torch.nn.MultiheadAttention(E, H, dtype=dtype, **options)
     with torch.no_grad():
         for x in theirs.parameters():
             x.copy_(torch.randn_like(x) / math.sqrt(x.shape[-1]))
@@ -63,7 +65,15 @@ def masks(name, dtype=torch.float64, batched=True):
 
 
 MASKS = ["none", "padding", "pairs", "each head", "both", "float both", "bias", "bias and padding"]
-OPTIONS = [{}, {"batch_first": False}, {"kdim": 6, "vdim": 10}, {"bias": False}]
+OPTIONS = [
+    {},
+    {"batch_first": False},
+    {"kdim": 6, "vdim": 10},
+    {"bias": False},
+    {"add_bias_kv": True},
+    {"add_zero_attn": True},
+    {"add_bias_kv": True, "add_zero_attn": True, "kdim": 6, "batch_first": False},
+]
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -85,8 +95,9 @@ def test_equals_torch(options, mask, need_weights, dtype, atol):
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("batched", [True, False])
-def test_weights_and_unbatched_input_equal_torch(batched, mask, average):
-    theirs, ours = pair()
+@pytest.mark.parametrize("more", [False, True])
+def test_weights_and_unbatched_input_equal_torch(batched, mask, average, more):
+    theirs, ours = pair(add_bias_kv=more, add_zero_attn=more)
     given = inputs({}, batched=batched)
     how = {"average_attn_weights": average, **masks(mask, batched=batched)}
     torch.testing.assert_close(ours(*given, **how), theirs(*given, **how), rtol=0, atol=1e-12)
@@ -116,6 +127,22 @@ def test_causal(need_weights, padded):
     expected = theirs(x, x, x, attn_mask=later, **how)
     for given in ({}, {"attn_mask": later}):
         torch.testing.assert_close(ours(x, x, x, is_causal=True, **given, **how), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True, "add_zero_attn": True}], ids=str)
+def test_is_causal_alone_is_upper_left_and_beside_a_mask_a_hint(options, need_weights):
+    """The lengths differ, so that the alignment shows; torch wants the mask itself."""
+    theirs, ours = pair(**options)
+    query, key, value = inputs({})
+    later = torch.ones(LQ, LK, dtype=torch.bool).triu(1)
+    expected = theirs(query, key, value, attn_mask=later, need_weights=need_weights)
+    got = ours(query, key, value, is_causal=True, need_weights=need_weights)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    other = masks("pairs")["attn_mask"]
+    expected = theirs(query, key, value, attn_mask=other, need_weights=need_weights)
+    got = ours(query, key, value, attn_mask=other, is_causal=True, need_weights=need_weights)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -173,7 +200,7 @@ MAPS = {
 @pytest.mark.parametrize("affinity_name", AFFINITIES)
 def test_any_affinity_and_any_map(affinity_name, map_name, need_weights):
     (affinity, one_affinity), (map_, one_map) = AFFINITIES[affinity_name](), MAPS[map_name]()
-    layer = MultiheadAttention(E, H, affinity=affinity, map=map_).double()
+    layer = MultiheadAttention(E, H, batch_first=True, affinity=affinity, map=map_).double()
     torch.nn.init.normal_(layer.in_proj_weight, std=0.5)
     torch.nn.init.normal_(layer.in_proj_bias)
     if isinstance(map_, Entmax):
@@ -197,7 +224,7 @@ def test_any_affinity_and_any_map(affinity_name, map_name, need_weights):
 
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_wasserstein_heads_are_means_and_scales(need_weights):
-    layer = MultiheadAttention(E, H, affinity=GaussianW2(tau=2.0)).double()
+    layer = MultiheadAttention(E, H, batch_first=True, affinity=GaussianW2(tau=2.0)).double()
     torch.nn.init.normal_(layer.in_proj_weight, std=0.5)
     x = inputs({})[0]
     q, k, v = (p.unflatten(-1, (H, 4)) for p in (x @ layer.in_proj_weight.T).chunk(3, -1))
@@ -211,7 +238,7 @@ def test_wasserstein_heads_are_means_and_scales(need_weights):
 
 
 def test_doubly_stochastic_weights():
-    layer = MultiheadAttention(E, H, map=Sinkhorn(tol=1e-9)).double()
+    layer = MultiheadAttention(E, H, batch_first=True, map=Sinkhorn(tol=1e-9)).double()
     x = inputs({})[0]
     weights = layer(x, x, x, average_attn_weights=False)[1]
     for dim in (-1, -2):
@@ -222,7 +249,7 @@ def test_doubly_stochastic_weights():
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_dropout_falls_on_weights_in_training_alone(map_, need_weights):
     torch.manual_seed(0)
-    layer = MultiheadAttention(E, H, dropout=0.3, map=map_).double()
+    layer = MultiheadAttention(E, H, batch_first=True, dropout=0.3, map=map_).double()
     x = inputs({})[0].detach()
     expected = layer.eval()(x, x, x, need_weights=need_weights)[0]
     torch.testing.assert_close(layer(x, x, x, need_weights=need_weights)[0], expected, rtol=0, atol=0)
@@ -238,8 +265,8 @@ def test_dropout_falls_on_weights_in_training_alone(map_, need_weights):
 
 
 def test_dropout_in_blocks_has_the_gradient_of_what_it_dropped(monkeypatch):
-    monkeypatch.setattr("regard._attend.BUDGET", 50)
-    layer = MultiheadAttention(E, H, dropout=0.5).double()
+    monkeypatch.setattr("regard._plan.BUDGET", 50)
+    layer = MultiheadAttention(E, H, batch_first=True, dropout=0.5).double()
     x = torch.randn(1, 6, E, dtype=torch.float64)
 
     def loss(x):
@@ -250,8 +277,8 @@ def test_dropout_in_blocks_has_the_gradient_of_what_it_dropped(monkeypatch):
 
 
 def test_dropout_leaves_coupled_rows_together(monkeypatch):
-    monkeypatch.setattr("regard._attend.BUDGET", 50)
-    layer = MultiheadAttention(E, H, dropout=0.5, map=Sinkhorn(iterations=5))
+    monkeypatch.setattr("regard._plan.BUDGET", 50)
+    layer = MultiheadAttention(E, H, batch_first=True, dropout=0.5, map=Sinkhorn(iterations=5))
     x = torch.randn(1, 6, E)
     outputs = []
     for need_weights in (True, False):
@@ -287,12 +314,28 @@ def test_state_dict_is_torchs(options):
     theirs, ours = torch.nn.MultiheadAttention(E, H, **options), MultiheadAttention(E, H, **options)
     assert {k: v.shape for k, v in ours.state_dict().items()} == {k: v.shape for k, v in theirs.state_dict().items()}
     theirs.load_state_dict(ours.state_dict())
+    ours.load_state_dict(theirs.state_dict())
 
 
-def test_starts_with_torchs_spread():
-    ours, theirs = MultiheadAttention(64, 4), torch.nn.MultiheadAttention(64, 4)
-    for (name, x), y in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(x.std(), y.std(), rtol=0.1, atol=0, msg=name)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_same_call_gives_the_same_numbers(options):
+    """The order of arguments, the defaults, and what a seed makes of the parameters."""
+    names = ("dropout", "bias", "add_bias_kv", "add_zero_attn", "kdim", "vdim", "batch_first", "device", "dtype")
+    defaults = (0.0, True, False, False, None, None, False, None, None)
+    positional = [options.get(name, default) for name, default in zip(names, defaults, strict=True)]
+    made = []
+    for kind in (torch.nn.MultiheadAttention, MultiheadAttention):
+        torch.manual_seed(3)
+        layer = kind(E, H, *positional)
+        x = [torch.randn(LQ, B, w) for w in (E, layer.kdim, layer.vdim)]
+        made.append((layer.state_dict(), layer(*x)))
+    torch.testing.assert_close(made[1], made[0])
+    signature, theirs = (
+        list(inspect.signature(kind).parameters.values()) for kind in (MultiheadAttention, torch.nn.MultiheadAttention)
+    )
+    for ours, their in zip(signature, theirs, strict=False):
+        assert (ours.name, ours.default, ours.kind) == (their.name, their.default, their.kind)
+    assert [x.name for x in signature[len(theirs) :]] == ["affinity", "map"]
 
 
 X = torch.zeros(B, LQ, E)
@@ -312,11 +355,11 @@ X = torch.zeros(B, LQ, E)
         ({"attn_mask": torch.zeros(LQ, 3)}, ValueError, r"^attn_mask: got shape \(5, 3\), expected \(5, 5\) or"),
         ({"key_padding_mask": torch.zeros(LQ)}, ValueError, r"^key_padding_mask: got shape \(5,\), expected \(3, 5\)"),
         ({"query": X * torch.nan}, ValueError, r"got NaN"),
-        ({"attn_mask": torch.full((LQ, LQ), torch.nan)}, ValueError, r"^s: got NaN"),
+        ({"attn_mask": torch.full((LQ, LQ), torch.nan)}, ValueError, r"^attn_mask: got NaN, expected numbers below"),
     ],
 )
 def test_bad_input_is_named(given, error, message):
-    layer = MultiheadAttention(E, H)
+    layer = MultiheadAttention(E, H, batch_first=True)
     with pytest.raises(error, match=message):
         layer(**{"query": X, "key": X, "value": X} | given)
 
@@ -331,7 +374,6 @@ def test_bad_input_is_named(given, error, message):
         ({"affinity": Additive(torch.ones(4, requires_grad=True))}, ValueError, r"^affinity: .* Use Learned\(Additive"),
         ({"map": 3}, TypeError, r"^map: got int"),
         ({"map": partial(regard.entmax, alpha=torch.ones(1, requires_grad=True))}, ValueError, r"^map: .*Entmax"),
-        ({"add_zero_attn": True}, TypeError, "add_zero_attn"),
     ],
 )
 def test_bad_settings_are_named(options, error, message):
@@ -349,9 +391,12 @@ def test_bad_parts_are_named():
 
 
 def test_repr():
-    layer = MultiheadAttention(E, H, 0.1, kdim=8, batch_first=False, map=partial(regard.entmax, alpha=1.5))
-    assert "kdim=8, affinity=Dot(scale=None), map=entmax(alpha=1.5), dropout=0.1, batch_first=False" in repr(layer)
-    layer = MultiheadAttention(E, H, affinity=Learned(Additive, v=torch.ones(4, 4)), map=Entmax(4))
+    layer = MultiheadAttention(E, H, 0.1, kdim=8, batch_first=True, map=partial(regard.entmax, alpha=1.5))
+    assert "kdim=8, batch_first=True, affinity=Dot(scale=None), map=entmax(alpha=1.5), dropout=0.1" in repr(layer)
+    assert "num_heads=4, add_bias_kv=True, add_zero_attn=True, " in repr(
+        MultiheadAttention(E, H, 0.0, True, True, True)
+    )
+    layer = MultiheadAttention(E, H, batch_first=True, affinity=Learned(Additive, v=torch.ones(4, 4)), map=Entmax(4))
     assert "(affinity): Learned(Additive, v=(4, 4))" in repr(layer)
     assert "(map): Entmax(heads=4, alpha=1.5)" in repr(layer)
     map_ = Entmax(2)

@@ -18,11 +18,12 @@ LAYERS = {
 
 def pair(ours, **options):
     """Torch's layer with large weights, and ours with the same."""
-    theirs = LAYERS[ours](E, H, F, dtype=torch.float64, **{"batch_first": True, "dropout": 0.0} | options)
+    options = {"batch_first": True, "dropout": 0.0} | options
+    theirs = LAYERS[ours](E, H, F, dtype=torch.float64, **options)
     with torch.no_grad():
         for x in theirs.parameters():
             x.copy_(torch.randn_like(x) / math.sqrt(x.shape[-1]))
-    layer = ours(E, H, F, dtype=torch.float64, **{"dropout": 0.0} | options)
+    layer = ours(E, H, F, dtype=torch.float64, **options)
     layer.load_state_dict(theirs.state_dict())
     return theirs, layer
 
@@ -68,7 +69,7 @@ def test_causal_without_a_mask():
     torch.testing.assert_close(ours(x, is_causal=True), ours(x, src_mask=later))
     _, ours = pair(TransformerDecoderLayer)
     torch.testing.assert_close(ours(x, memory, tgt_is_causal=True), ours(x, memory, tgt_mask=later))
-    later = torch.ones(L, LK, dtype=torch.bool).triu(1 + LK - L)
+    later = torch.ones(L, LK, dtype=torch.bool).triu(1)
     torch.testing.assert_close(ours(x, memory, memory_is_causal=True), ours(x, memory, memory_mask=later))
 
 
@@ -86,7 +87,7 @@ def test_stack_of_torch(norm_first):
 
 def test_maps_reach_every_attention():
     """By hand, with the attention alone taken as given."""
-    layer = TransformerDecoderLayer(E, H, F, 0.0, norm_first=True, map=regard.sparsemax).double()
+    layer = TransformerDecoderLayer(E, H, F, 0.0, batch_first=True, norm_first=True, map=regard.sparsemax).double()
     x, memory = inputs()
     y = layer.norm1(x)
     h = x + layer.self_attn(y, y, y)[0]
@@ -97,7 +98,7 @@ def test_maps_reach_every_attention():
 
 
 def test_each_attention_learns_its_own_alpha():
-    layer = TransformerDecoderLayer(E, H, F, map=Entmax(H)).double()
+    layer = TransformerDecoderLayer(E, H, F, batch_first=True, map=Entmax(H)).double()
     alphas = [layer.self_attn.map.free, layer.multihead_attn.map.free]
     assert alphas[0] is not alphas[1]
     layer(*inputs()).square().sum().backward()
@@ -105,7 +106,7 @@ def test_each_attention_learns_its_own_alpha():
 
 
 def test_dropout_in_training_alone():
-    layer = TransformerEncoderLayer(E, H, F, dropout=0.5).double()
+    layer = TransformerEncoderLayer(E, H, F, batch_first=True, dropout=0.5).double()
     x = inputs()[0]
     assert (layer(x) != layer(x)).any()
     layer.eval()

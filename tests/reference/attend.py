@@ -26,6 +26,24 @@ def causal_mask(queries: int, keys: int) -> Tensor:
     return torch.tensor([[j - i <= keys - queries for j in range(keys)] for i in range(queries)])
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, affinity: object, map: object, mask: Tensor | None = None) -> Tensor:
-    """Expectation of the values, with every score in memory."""
-    return map(scores(affinity, q, k), mask=mask) @ v
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    affinity: object,
+    map: object,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Expectation of the values, with every score in memory; a bias of -inf is a mask."""
+    s = scores(affinity, q, k)
+    if bias is not None:
+        seen = bias > -torch.inf
+        s = s + torch.where(seen, bias, 0.0)
+        mask = seen.expand(s.shape) if mask is None else seen & mask
+    return map(s, mask=mask) @ v
+
+
+def repeated(x: Tensor, groups: int) -> Tensor:
+    """Each head as often as a group has heads."""
+    return torch.cat([x[..., h : h + 1, :, :] for h in range(x.shape[-3]) for _ in range(groups)], -3)

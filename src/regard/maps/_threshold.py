@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from regard import _check, native
+from regard._torch import without_values
 
 GROUP = 16  # entries that share one maximum in the first, small problem
 LONG = 512  # rows shorter than this are solved at once
@@ -27,6 +28,8 @@ MOST_STEPS = 60  # Newton needs at most 11 in practice; this only bounds the loo
 def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     """Entmax of float32 or float64 scores along `dim`; `alpha` is a number above zero, not one, or a tensor as `s` with
     size 1 along `dim`. A row of -inf gives zeros, a row with NaN or +inf an error or, with checks off, NaN."""
+    if without_values(s):  # there is nothing to solve for
+        return torch.empty_like(s, memory_format=torch.contiguous_format)
     if native.usable(s) and _suits(alpha):
         return _native_rows(s, alpha, dim)
     rows = s.movedim(dim, -1)

@@ -13,6 +13,7 @@ from torch.autograd import Function
 
 from regard import _check
 from regard._once import once
+from regard._torch import without_values
 from regard.maps import _adjoint
 from regard.maps._scaling import Scaling, log_iteration, quotient, reduced, row_potential, share_error, start
 
@@ -118,7 +119,8 @@ def sinkhorn(
         plan, f, g, residual = _Sinkhorn.apply(s, a, b, run, most, tol, gradient)
         most = run.iterations
     else:
-        plan, f, g, residual = _traceable(s, a, b, eps, most, group)
+        nothing_to_solve = without_values(s) and not torch.compiler.is_compiling()
+        plan, f, g, residual = _traceable(s, a, b, eps, 1 if nothing_to_solve else most, group)
     reached = residual <= (REPORTED if tol is None else tol)
     return Transport(plan.to(dtype), (f, g), residual, most, reached, a)
 

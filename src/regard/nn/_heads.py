@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout as drop
 
 from regard import _check
-from regard._attend import Map, Solved, attend, attention_weights
+from regard._attend import attend, attention_weights
+from regard._drawn import dropped
+from regard._plan import Causal, Map
 from regard.affinity import Affinity
 from regard.wasserstein.affinities import Distance
 
@@ -24,7 +23,7 @@ def attend_heads(
     map: Map,
     mask: Tensor | None = None,
     *,
-    causal: bool = False,
+    causal: Causal = False,
     bias: Tensor | None = None,
     dropout: float = 0.0,
     need_weights: bool = False,
@@ -36,40 +35,11 @@ def attend_heads(
     """
     if isinstance(affinity, Distance):
         q, k = affinity.pack(q), affinity.pack(k)
-    if dropout > 0:
-        map = _Dropped(map, dropout)
-    if bias is None and not need_weights:
-        return attend(q, k, v, affinity, map, mask, causal=causal), None
-    if bias is not None:
-        affinity = _Biased(affinity, bias)
-    p = attention_weights(q, k, affinity, map, mask, causal=causal)
+    if not need_weights:
+        return attend(q, k, v, affinity, map, mask, causal=causal, bias=bias, dropout_p=dropout), None
+    p = dropped(attention_weights(q, k, affinity, map, mask, causal=causal, bias=bias), dropout)
     _check.finite("v", v)
-    return p @ v, p if need_weights else None
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Biased(Affinity):
-    """Scores of another affinity plus a bias (..., Lq, Lk): for `attention_weights`, which never cuts rows apart."""
-
-    of: Affinity
-    bias: Tensor
-
-    def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        s = self.of.scores(q, k)
-        return s + self.bias.to(s.dtype)
-
-
-class _Dropped:
-    """Another map with a share of its weights set to zero, and the others scaled up."""
-
-    def __init__(self, of: Map, share: float) -> None:
-        self.of, self.share = of, share
-        self.couples_rows = bool(getattr(of, "couples_rows", False))
-
-    def __call__(self, s: Tensor, *, mask: Tensor | None) -> Tensor:
-        p: Tensor | Solved = self.of(s, mask=mask)
-        return drop(p if isinstance(p, Tensor) else p.weights, self.share)
+    return p @ v, p
 
 
 def masks_of_torch(
@@ -87,13 +57,23 @@ def masks_of_torch(
         given = _aligned(name, given, scores)
         if given.dtype == torch.bool:
             part = ~given
-        elif not given.requires_grad and _check.readable(given) and bool(((given == 0) | (given == -math.inf)).all()):
+        elif _only_masks(given):
             part = given == 0
         else:
+            _check.below_infinity(name, given)
             bias = given if bias is None else bias + given
             continue
         mask = part if mask is None else mask & part
     return mask, bias
+
+
+def _only_masks(given: Tensor) -> bool:
+    """Whether a float mask is made of zeros and minus infinities, where a look at it makes nobody wait.
+
+    A boolean mask says the same to more algorithms.
+    """
+    look = given.is_cpu and not given.requires_grad and _check.readable(given)
+    return look and bool(((given == 0) | (given == -math.inf)).all())
 
 
 def _aligned(name: str, given: Tensor, scores: torch.Size) -> Tensor:

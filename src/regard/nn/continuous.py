@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from regard import _check
 from regard._card import Card
+from regard._torch import without_autocast
 from regard.continuous import (
     Attended,
     Basis,
@@ -161,7 +162,7 @@ class ContinuousAttentionPool(_OnLocations):
         p = softmax(self.score(x).squeeze(-1), mask=mask)
         fit = self.fit if self.training or self.fit_test is None else self.fit_test
         # Densities and their expectations need float32.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             density = fit(p, self.where, mask=mask)
             context, _, weights = read_out(x, density, self.basis, self._operator(mask), mask)
         return Attended(self.merge(context), density, weights.to(x.dtype))
@@ -239,7 +240,7 @@ class ContinuousSelfAttention(_OnLocations):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Features (B, L, dim) to contexts (B, L, dim)."""
         q, k, v, dtype = self._projected(x, mask)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             r = self._density(q, k).expect(self.basis)
             c = (r @ v).to(dtype)
         out: Tensor = self.out(c.transpose(1, 2).flatten(2))
@@ -248,7 +249,7 @@ class ContinuousSelfAttention(_OnLocations):
     def densities(self, x: Tensor, mask: Tensor | None = None) -> Density:
         """The density of every query, batch (B, H, L): for pictures."""
         q, k, _, _ = self._projected(x, mask)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return self._density(q, k)
 
     def extra_repr(self) -> str:
@@ -272,7 +273,7 @@ class ContinuousSelfAttention(_OnLocations):
         q, k, v = projected.to(work).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         operator = self._operator(mask).to(work)
         operator = operator if mask is None else operator.expand(*x.shape[:-1], -1).unsqueeze(1)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return q, operator.mT @ k, operator.mT @ v, projected.dtype
 
     def _density(self, q: Tensor, k: Tensor) -> Density:

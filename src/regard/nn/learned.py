@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from regard import _check
-from regard._attend import Map
+from regard._plan import Map
 from regard.affinity import Affinity
 from regard.maps.simplex import entmax
 

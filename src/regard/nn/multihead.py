@@ -6,22 +6,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from regard import _check
-from regard._attend import Map
+from regard._plan import Causal, Map
 from regard.affinity import Affinity, Dot
 from regard.maps.simplex import softmax
 from regard.nn._heads import attend_heads, masks_of_torch
+from regard.nn._nested import in_nested
 from regard.nn.learned import check_affinity, check_map, name_of
 
 
 class MultiheadAttention(nn.Module):
     """Drop-in for `torch.nn.MultiheadAttention` that takes an affinity and a map (docs/math.md, 4.1, in every head).
 
-    The same call, the same masks (True leaves a key *out*, as in torch), the same return and the same parameters: it
-    loads that module's `state_dict`, and with `Dot()` and `softmax` it gives the same numbers. `batch_first` is True
-    unless given, and there is no `add_bias_kv` nor `add_zero_attn`.
+    The same arguments in the same order, the same call, the same masks (True leaves a key *out*, as in torch), the same
+    return and the same parameters: it loads that module's `state_dict`, and with `Dot()` and `softmax` it gives the
+    same numbers. As in torch, `batch_first` is False unless given. `add_bias_kv` adds a learned key and value to every
+    sequence, `add_zero_attn` a key and value of zeros; no mask leaves them out.
 
     `affinity` is any of regard's, or `Learned(...)` for one that holds tensors; a Wasserstein one makes its
     distributions of the features of a head, [mean, scale] in their two halves for `GaussianW2`. `map` is any map:
@@ -29,17 +31,19 @@ class MultiheadAttention(nn.Module):
     doubly stochastic `Sinkhorn()`. Which algorithm computes it is `regard.explain_attend`'s to say; with
     `need_weights`, which is True unless given, all weights are in memory. Dropout falls on the weights.
 
-    A query with no key left gets weights of zero and the bias of the output projection, where torch gives NaN.
+    A query with no key left gets weights of zero and the bias of the output projection, where torch gives NaN. It may
+    take the place of `self_attn` in torch's own layers; their shortcut for evaluation, which computes softmax of the
+    dot product whatever stands there, is taken only if that is what this module computes.
 
     >>> from regard import sparsemax
-    >>> layer = MultiheadAttention(16, 4, map=sparsemax)
+    >>> layer = MultiheadAttention(16, 4, batch_first=True, map=sparsemax)
     >>> x = torch.randn(2, 5, 16)
     >>> c, p = layer(x, x, x)
     >>> c.shape, p.shape
     (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
     >>> layer
     MultiheadAttention(
-      embed_dim=16, num_heads=4, affinity=Dot(scale=None), map=sparsemax
+      embed_dim=16, num_heads=4, batch_first=True, affinity=Dot(scale=None), map=sparsemax
       (out_proj): Linear(in_features=16, out_features=16, bias=True)
     )
     """
@@ -50,14 +54,16 @@ class MultiheadAttention(nn.Module):
         num_heads: int,
         dropout: float = 0.0,
         bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
         kdim: int | None = None,
         vdim: int | None = None,
-        batch_first: bool = True,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         *,
         affinity: Affinity | nn.Module = Dot(),  # noqa: B008  (immutable)
         map: Map = softmax,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
         """Make the projections, with torch's initial values."""
         super().__init__()
@@ -86,6 +92,9 @@ class MultiheadAttention(nn.Module):
         self.v_proj_weight = None if packed else parameter(embed_dim, self.vdim)
         self.in_proj_bias = parameter(3 * embed_dim) if bias else None
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.bias_k = parameter(1, 1, embed_dim) if add_bias_kv else None
+        self.bias_v = parameter(1, 1, embed_dim) if add_bias_kv else None
+        self.add_zero_attn = add_zero_attn
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
@@ -95,6 +104,22 @@ class MultiheadAttention(nn.Module):
         if self.in_proj_bias is not None:
             nn.init.zeros_(self.in_proj_bias)
             nn.init.zeros_(self.out_proj.bias)
+        for row in (self.bias_k, self.bias_v):
+            if row is not None:
+                nn.init.xavier_normal_(row)
+
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        """Whether torch's layers may read `in_proj_weight` in evaluation, and compute softmax with their own kernel."""
+        return self.in_proj_weight is not None and self.map is softmax and self.affinity == Dot()
+
+    def merge_masks(
+        self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, query: Tensor
+    ) -> tuple[Tensor | None, int | None]:
+        """The masks as that kernel wants them: torch's layers ask for it."""
+        theirs: Any = nn.MultiheadAttention.merge_masks
+        merged: tuple[Tensor | None, int | None] = theirs(self, attn_mask, key_padding_mask, query)
+        return merged
 
     def forward(
         self,
@@ -109,14 +134,25 @@ class MultiheadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Output like `query`, and weights (B, Lq, Lk), or (B, H, Lq, Lk) if not averaged, or None if not needed.
 
-        `query` (B, Lq, embed_dim), `key` (B, Lk, kdim), `value` (B, Lk, vdim); (L, B, ...) without `batch_first`;
+        `query` (Lq, B, embed_dim), `key` (Lk, B, kdim), `value` (Lk, B, vdim); (B, L, ...) with `batch_first`;
         (L, ...) without a batch. `key_padding_mask` (B, Lk) and `attn_mask` (Lq, Lk) or (B * H, Lq, Lk) are boolean,
-        True where a key is left out, or are added to the scores. `is_causal` lets the last query see every key, the
-        one before it all but the last, and so on; it needs no `attn_mask`, and holds beside one.
+        True where a key is left out, or are added to the scores. `is_causal` says, as in torch, that `attn_mask` is the
+        causal one; the mask decides. Without a mask it lets the first query see the first key, the next one two, and
+        so on, where torch wants the mask too. Nested tensors are taken for all three inputs, with `batch_first` and
+        without masks; weights then are padded with zeros.
         """
+        if query.is_nested or key.is_nested or value.is_nested:
+            self._check_nested()
+            masked = key_padding_mask is not None or attn_mask is not None
+            how = {"need_weights": need_weights, "average_attn_weights": average_attn_weights, "is_causal": is_causal}
+            return in_nested(self, query, key, value, masked, **how)
         self._check_inputs(query, key, value)
         q, k, v = (self._split(x) for x in self._project(query, key, value))
         mask, bias = masks_of_torch(key_padding_mask, attn_mask, torch.Size((*q.shape[:-1], k.shape[-2])))
+        causal: Causal = "upper-left" if is_causal and attn_mask is None else False
+        if self.bias_k is not None or self.add_zero_attn:
+            k, v, mask, bias = self._with_more_keys(k, v, mask, bias, q.shape[-2] if causal else None)
+            causal = False
         c, p = attend_heads(
             q,
             k,
@@ -124,7 +160,7 @@ class MultiheadAttention(nn.Module):
             self.affinity() if isinstance(self.affinity, nn.Module) else self.affinity,
             self.map,
             mask,
-            causal=is_causal,
+            causal=causal,
             bias=bias,
             dropout=self.dropout if self.training else 0.0,
             need_weights=need_weights,
@@ -134,7 +170,10 @@ class MultiheadAttention(nn.Module):
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values, in as few products as there are different inputs."""
-        weight, bias, e = self.in_proj_weight, self.in_proj_bias, self.embed_dim
+        weight, e = self.in_proj_weight, self.embed_dim
+        bias: Tensor | None = self.in_proj_bias
+        if bias is not None and bias.dtype != self.out_proj.weight.dtype:  # as torch, which adds it for itself
+            bias = bias.to(self.out_proj.weight.dtype)
         if weight is not None and query is key and key is value:
             return linear(query, weight, bias).chunk(3, -1)
         biases: tuple[Any, ...] = (None, None, None) if bias is None else bias.chunk(3)
@@ -145,6 +184,25 @@ class MultiheadAttention(nn.Module):
         if weight is not None:
             weights = weight.chunk(3)
         return tuple(linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+
+    def _with_more_keys(
+        self, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, causal: int | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Keys and values with the learned ones and the zeros behind them, which every query sees.
+
+        `causal` is the number of queries, if they are to see the other keys one after the other.
+        """
+        if causal is not None:
+            allowed = torch.ones(causal, k.shape[-2], dtype=torch.bool, device=k.device).tril()
+            mask = allowed if mask is None else mask & allowed
+        shape = (*k.shape[:-2], 1, self.head_dim)
+        for row_k, row_v in ((self.bias_k, self.bias_v), (0.0, 0.0) if self.add_zero_attn else (None, None)):
+            if row_k is not None and row_v is not None:
+                k = torch.cat([k, _row(row_k, shape, k)], -2)
+                v = torch.cat([v, _row(row_v, shape, v)], -2)
+                mask = None if mask is None else pad(mask, (0, 1), value=True)
+                bias = None if bias is None else pad(bias, (0, 1), value=0.0)
+        return k, v, mask, bias
 
     def _split(self, x: Tensor) -> Tensor:
         """([B,] L, H * d), or (L, B, H * d) without batch_first, to ([B,] H, L, d)."""
@@ -170,16 +228,28 @@ class MultiheadAttention(nn.Module):
             expected = f"one for each of the {key.shape[length]} keys"
             _check.complain("value", f"{value.shape[length]} values", expected, f"Check axis {length}.")
 
+    def _check_nested(self) -> None:
+        if not self.batch_first:
+            _check.complain("query", "a nested tensor", "batch_first=True for it", "A nested tensor is (B, L, d).")
+
     def extra_repr(self) -> str:
         """Sizes, and what is not a module of its own."""
         parts = [f"embed_dim={self.embed_dim}", f"num_heads={self.num_heads}"]
         parts += [f"{name}={getattr(self, name)}" for name in ("kdim", "vdim") if getattr(self, name) != self.embed_dim]
+        switches = {"batch_first": self.batch_first, "add_bias_kv": self.bias_k is not None}
+        switches["add_zero_attn"] = self.add_zero_attn
+        parts += [f"{name}=True" for name, on in switches.items() if on]
         for name in ("affinity", "map"):
             part = getattr(self, name)
             if not isinstance(part, nn.Module):
                 parts.append(f"{name}={name_of(part)}")
         if self.dropout:
             parts.append(f"dropout={self.dropout}")
-        if not self.batch_first:
-            parts.append("batch_first=False")
         return ", ".join(parts)
+
+
+def _row(given: Tensor | float, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A key or value for every sequence and head: a parameter (1, 1, H * d), or a number."""
+    if isinstance(given, Tensor):
+        return given.view(shape[-3], 1, shape[-1]).to(like.dtype).expand(shape)
+    return like.new_full(shape, given)

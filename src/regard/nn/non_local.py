@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import _check
-from regard._attend import Map, Plan, attend, attention_weights, explain_attend
+from regard._attend import attend, attention_weights
+from regard._plan import Map, Plan, explain_attend
+from regard._torch import without_autocast
 from regard.affinity import Affinity, Concatenation, Dot
 from regard.maps.simplex import mean, softmax
 
@@ -78,7 +80,7 @@ class NonLocal(nn.Module):
         self._check_input(x)
         q, k, v, affinity = self._queries_keys_values(x)
         # Autocast would turn the float32 sums of attend back into half precision.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             y = attend(q, k, v, affinity, self.map)
         if self._values_later:
             y = self.g(y)

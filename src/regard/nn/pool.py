@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._attend import Map
 from regard._card import Card
+from regard._plan import Map
 from regard.hub import PretrainedModule
 from regard.maps.simplex import softmax
 from regard.nn._cards import pool_card

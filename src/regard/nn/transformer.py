@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu
 
 from regard import _check
-from regard._attend import Map
+from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.maps.simplex import softmax
 from regard.nn.multihead import MultiheadAttention
@@ -35,14 +35,14 @@ class _Layer(nn.Module):
         dropout: float = 0.1,
         activation: str | Activation = relu,
         layer_norm_eps: float = 1e-5,
-        batch_first: bool = True,
+        batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         *,
         affinity: Affinity | nn.Module = Dot(),  # noqa: B008  (immutable)
         map: Map = softmax,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
         """Make the parts, with torch's initial values."""
         super().__init__()
@@ -82,12 +82,12 @@ class _Layer(nn.Module):
 class TransformerEncoderLayer(_Layer):
     """Drop-in for `torch.nn.TransformerEncoderLayer` whose self-attention takes an affinity and a map.
 
-    See `MultiheadAttention` for these two and for masks; the other arguments, the parameters and the call are torch's,
-    but that `batch_first` is True unless given. `norm_first` puts the norms before each part (pre-norm) and not after
-    its residual. Stack layers with `torch.nn.TransformerEncoder(layer, n, enable_nested_tensor=False)`.
+    See `MultiheadAttention` for these two and for masks; the other arguments, their order and defaults, the parameters
+    and the call are torch's. `norm_first` puts the norms before each part (pre-norm) and not after its residual. Stack
+    layers with `torch.nn.TransformerEncoder(layer, n, enable_nested_tensor=False)`.
 
     >>> from regard import sparsemax
-    >>> layer = TransformerEncoderLayer(16, 4, dim_feedforward=32, norm_first=True, map=sparsemax)
+    >>> layer = TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True, norm_first=True, map=sparsemax)
     >>> layer(torch.randn(2, 5, 16)).shape
     torch.Size([2, 5, 16])
     """
@@ -101,7 +101,7 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """Output like `src` (B, L, d_model); (L, B, d_model) without `batch_first`, (L, d_model) without a batch."""
+        """Output like `src` (L, B, d_model); (B, L, d_model) with `batch_first`, (L, d_model) without a batch."""
         masks: dict[str, Any] = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
         attention = _attending(self.self_attn, None, is_causal=is_causal, **masks)
         return self._residual(self._residual(src, 1, attention), 2, self._feed_forward)
@@ -113,7 +113,7 @@ class TransformerDecoderLayer(_Layer):
     Self-attention on the target, attention of the target to a memory (guided attention), feed-forward. Arguments as
     in `TransformerEncoderLayer`; where the affinity or the map is a module, each attention has its own copy of it.
 
-    >>> layer = TransformerDecoderLayer(16, 4, dim_feedforward=32)
+    >>> layer = TransformerDecoderLayer(16, 4, dim_feedforward=32, batch_first=True)
     >>> layer(torch.randn(2, 5, 16), torch.randn(2, 9, 16), tgt_is_causal=True).shape
     torch.Size([2, 5, 16])
     """
@@ -131,7 +131,7 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Output like `tgt` (B, L, d_model); `memory` is (B, Lk, d_model)."""
+        """Output like `tgt` (L, B, d_model), with `memory` (Lk, B, d_model); (B, L, d_model) with `batch_first`."""
         x = self.within(tgt, tgt_mask, tgt_key_padding_mask, tgt_is_causal)
         return self.feed(self.across(x, memory, memory_mask, memory_key_padding_mask, memory_is_causal))
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._attend import Map
 from regard._card import Card
 from regard._model_folder import ModelFolder
+from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.maps.simplex import entmax, softmax, sparsemax
@@ -147,6 +147,7 @@ class MCAN(Pretrained, nn.Module):
             nn.init.normal_(self.here.weight, std=(2 / place.shape[-1]) ** 0.5)
         options: dict[str, Any] = {
             "dropout": s.dropout,
+            "batch_first": True,
             "norm_first": s.norm_first,
             "affinity": AFFINITIES[s.affinity],
             "map": MAPS[s.map],
