@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._attend import Map
+from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.hf._masks import at_the_border
 from regard.hf._reach import mark
