@@ -125,6 +125,24 @@ def test_a_row_of_minus_infinities_gives_zeros_and_zero_gradients(blocks, reques
         assert all(g.isfinite().all() for g in grads)
 
 
+def test_a_row_of_minus_infinities_does_not_rest_on_the_kernel(monkeypatch):
+    """Some kernels give zeros there, others NaN: none is asked."""
+    seen = []
+
+    def kernel(q, k, v, attn_mask, **_):
+        seen.append(attn_mask)
+        return torch.softmax(q @ k.mT + attn_mask, -1) @ v
+
+    monkeypatch.setattr("regard._algorithms.scaled_dot_product_attention", kernel)
+    q, k, v = make_inputs()
+    bias = make_bias((6, 9), left_out=False).index_fill(0, torch.tensor([2]), -math.inf)
+    for how in ({"bias": bias}, {"bias": bias[:1], "mask": bias[:, :1] > -math.inf}):
+        c = attend(q, k, v, Dot(1.0), **how)
+        assert (c[:, 2] == 0).all()
+        assert (c[:, :2] != 0).all()
+        assert (seen[-1].amax(-1) > -math.inf).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", ["some", "all"])
 def test_the_lowest_number_is_a_number(dtype, rows):
