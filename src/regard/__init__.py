@@ -12,26 +12,36 @@ from regard.maps.normed import normmax
 from regard.maps.simplex import entmax, mean, softmax, sparsemax
 from regard.maps.structured import tvmax
 from regard.maps.transport import Sinkhorn, Transport, sinkhorn
+from regard.maps.values import TV, BudgetSparsemax, Entmax, Gate, Inverse, Mean, Normmax, Softmax, Sparsemax
 from regard.native import native_kernels
 from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, GaussianW2, HistogramW1, Unsquared
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "TV",
     "Additive",
     "Affinity",
     "Bilinear",
+    "BudgetSparsemax",
     "BuresW2",
     "Concatenation",
     "Dot",
     "EmpiricalW2",
+    "Entmax",
     "EntropicW2",
     "Factored",
+    "Gate",
     "GaussianW2",
     "HistogramW1",
+    "Inverse",
     "Map",
+    "Mean",
+    "Normmax",
     "Plan",
     "Sinkhorn",
+    "Softmax",
+    "Sparsemax",
     "Transport",
     "Unsquared",
     "attend",

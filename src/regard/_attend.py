@@ -14,11 +14,13 @@ from regard._algorithms import associative, batch_of, fused, sorted_mean, sorted
 from regard._blocks import Cut, Held, Rows, in_blocks
 from regard._drawn import dropped
 from regard._groups import Groups
-from regard._plan import Causal, Map, check_shapes, diagonal_of, explain_attend, is_softmax
+from regard._plan import Causal, Map, check_shapes, diagonal_of, explain_attend
 from regard._range import finite_context, finite_parameters, fused_inputs
 from regard._sparse import TooDenseError, attend_sparse, order
 from regard.affinity import Affinity, Bilinear, Concatenation, Dot, Factored
 from regard.maps.simplex import softmax
+from regard.maps.spelling import as_map
+from regard.maps.values import Softmax
 
 _USUAL = (Dot, Bilinear)
 
@@ -73,6 +75,7 @@ def attend(
         given = fused_inputs(q, k, v, affinity)
         c = scaled_dot_product_attention(given.q, given.k, given.v, scale=given.scale)
         return (c if given.sums_fit else finite_context(c, v)).to(q.dtype)
+    map = as_map(map)
     how: dict[str, Any] = {"causal": causal, "dropout_p": dropout_p}
     plan = explain_attend(q, k, v, affinity, map, mask, bias=bias, enable_gqa=enable_gqa, **how)
     diagonal = diagonal_of(causal, q.shape[-2], k.shape[-2])
@@ -107,7 +110,7 @@ def attend(
     if plan.algorithm == "associative" and isinstance(affinity, Factored):
         c = associative(q, k, v, affinity, mask)
     elif plan.algorithm == "sorted" and isinstance(affinity, Concatenation):
-        c = (sorted_softmax if is_softmax(map) else sorted_mean)(q, k, v, affinity, mask)
+        c = (sorted_softmax if isinstance(map, Softmax) else sorted_mean)(q, k, v, affinity, mask)
     elif plan.algorithm == "sparse" and (sparse := _sparse(q, k, v, affinity, map, cut)) is not None:
         c = sparse
     else:
@@ -134,6 +137,7 @@ def attention_weights(
             [0.5000, 0.5000]])
     """
     check_shapes(q, k, None, affinity, mask, bias, enable_gqa)
+    map = as_map(map)
     diagonal = diagonal_of(causal, q.shape[-2], k.shape[-2])
     if enable_gqa and (groups := Groups.of(q, k, None, mask, bias, diagonal, affinity, map)) is not None:
         parts = groups.parts

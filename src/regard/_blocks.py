@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import FunctionType
@@ -17,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from regard._algorithms import batch_of
 from regard._drawn import Drawn
 from regard._torch import autocasting, forward_mode, in_transform
+from regard.maps._value import Applied, MapValue
 
 #: Queries, keys, values, mask and bias.
 Block = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
@@ -35,7 +35,7 @@ class Held:
 
     @classmethod
     def by(cls, *objects: Any) -> Held:
-        """Look into dataclasses and into functions with fixed arguments; of all else nothing is known."""
+        """Look into dataclasses and maps; of all else nothing is known."""
         tensors = [x for thing in objects for x in _items(thing).values() if isinstance(x, Tensor)]
         return cls(tuple(tensors), all(_transparent(thing) for thing in objects), objects)
 
@@ -46,16 +46,16 @@ class Held:
         rest, made = iter(tensors), []
         for thing in self.objects:
             changed = {name: next(rest) for name, x in _items(thing).items() if isinstance(x, Tensor)}
-            if isinstance(thing, functools.partial):
-                made.append(functools.partial(thing.func, *thing.args, **(thing.keywords | changed)))
+            if isinstance(thing, MapValue):
+                made.append(thing.with_parameters(**changed) if changed else thing)
             else:
                 made.append(replace(thing, **changed) if changed else thing)
         return tuple(made)
 
 
 def _items(thing: Any) -> dict[str, Any]:
-    if isinstance(thing, functools.partial):
-        return thing.keywords
+    if isinstance(thing, MapValue):
+        return thing.parameters
     if is_dataclass(thing):
         return {f.name: getattr(thing, f.name) for f in fields(thing)}
     return {}
@@ -63,15 +63,13 @@ def _items(thing: Any) -> dict[str, Any]:
 
 def _transparent(thing: Any) -> bool:
     """Whether all that a thing depends on is in its items: a dataclass or a plain function of regard's own."""
-    if isinstance(thing, functools.partial):
-        plain_function = not thing.args and _is_plain(thing.func)
-    elif is_dataclass(thing) and not callable(thing):
-        plain_function = type(thing).__module__.startswith("regard.")
+    if isinstance(thing, Applied):
+        own = not thing.arguments and _is_plain(thing.of)
+    elif is_dataclass(thing):
+        own = type(thing).__module__.startswith("regard.")
     else:
-        plain_function = _is_plain(thing)
-    return plain_function and all(
-        x is None or isinstance(x, (Tensor, int, float, str, tuple)) for x in _items(thing).values()
-    )
+        own = _is_plain(thing)
+    return own and all(x is None or isinstance(x, (Tensor, int, float, str, tuple)) for x in _items(thing).values())
 
 
 def _is_plain(function: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +82,6 @@ def same_for_all_queries(x: Tensor | None) -> bool:
 
 def couples_rows(map: Any) -> bool:
     """Whether the map has to see all rows at once: by its own word, or because a parameter differs between rows."""
-    if isinstance(map, functools.partial):
-        per_row = any(isinstance(x, Tensor) and x.dim() > 1 and x.shape[-2] > 1 for x in map.keywords.values())
-        return per_row or couples_rows(map.func)
     return bool(getattr(map, "couples_rows", False))
 
 
@@ -96,7 +92,7 @@ def _same_for_all_heads(x: Tensor | None) -> bool:
 def _alike_for_all_heads(map: Any) -> bool:
     """Whether a map is known to hold nothing that could be one number for each head."""
     kept = Held.by(map)
-    return not kept.tensors and (kept.known or type(map).__module__.startswith("regard.maps."))
+    return not kept.tensors and kept.known
 
 
 def _pick(x: Any, size: int, at: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -16,7 +15,9 @@ from regard._groups import Groups, couples_rows, same_for_all_queries, same_grou
 from regard._sparse import order, suits
 from regard._torch import exporting
 from regard.affinity import Affinity, Concatenation, Dot, Factored
-from regard.maps.simplex import entmax, mean, softmax
+from regard.maps.simplex import softmax
+from regard.maps.spelling import as_map
+from regard.maps.values import Mean, Softmax
 
 BUDGET = 1 << 21  # numbers of a block of scores: what is larger is computed block by block
 
@@ -53,7 +54,7 @@ class Plan:
     """Which algorithm `attend` uses (4.2 to 4.7), its cost, and why. `rows` is the number of queries in a block.
 
     >>> x = torch.zeros(1, 4096, 8)
-    >>> explain_attend(x, x, x, map=mean).algorithm
+    >>> explain_attend(x, x, x, map="mean").algorithm
     'associative'
     """
 
@@ -90,6 +91,7 @@ def explain_attend(
     blocks: 512 queries at a time against all keys, computed again for the gradient; time O(Lq Lk d), memory O(512 Lk)
     """
     check_shapes(q, k, v, affinity, mask, bias, enable_gqa)
+    map = as_map(map)
     dropout = _check.share("dropout_p", dropout_p)
     diagonal = diagonal_of(causal, q.shape[-2], k.shape[-2])
     if enable_gqa and (groups := Groups.of(q, k, v, mask, bias, diagonal, affinity, map)) is not None:
@@ -115,7 +117,7 @@ def _choose(
     by_keys = diagonal is None and same_for_all_queries(mask) and same_for_all_queries(bias)
     # An exported graph is for all sizes: it cannot choose by them.
     one_graph = exporting()
-    if is_softmax(map) and isinstance(affinity, Factored):
+    if isinstance(map, Softmax) and isinstance(affinity, Factored):
         # For the gradient of a bias the kernel forms all scores; for dropout it does so on a CPU.
         learned = bias is not None and bias.requires_grad and torch.is_grad_enabled()
         if learned or (dropout > 0 and q.is_cpu):
@@ -134,9 +136,9 @@ def _choose(
     # The other short cuts know neither biases nor dropout, of which they would have to form all.
     lacking = "bias" if bias is not None else "dropout" if dropout > 0 else None
     exact = isinstance(affinity, Factored) and affinity.exact and lacking is None
-    if map is mean and exact and by_keys and (lq + lk) * e * dv < lq * lk * (e + dv):
+    if isinstance(map, Mean) and exact and by_keys and (lq + lk) * e * dv < lq * lk * (e + dv):
         return Plan("associative", "q (k' v) / n, scores are never formed", "O((Lq + Lk) d dv)", "O(d dv)")
-    if (map is mean or is_softmax(map)) and isinstance(affinity, Concatenation) and by_keys and lacking is None:
+    if isinstance(map, (Mean, Softmax)) and isinstance(affinity, Concatenation) and by_keys and lacking is None:
         return Plan("sorted", "sort the keys once, prefix sums, one look-up a query", "O(L log L + L dv)", "O(L dv)")
     sparse = not one_graph and isinstance(affinity, Factored) and order(map) is not None and suits(q, k, v)
     if sparse and lacking is None:
@@ -155,17 +157,6 @@ def diagonal_of(causal: Causal, queries: int, keys: int) -> int | None:
     """Query i sees the keys up to i plus this number; None if it sees all."""
     _check.choice("causal", causal, (False, True, "upper-left", "lower-right"))
     return None if causal is False else 0 if causal == "upper-left" else keys - queries
-
-
-def is_softmax(map: Map) -> bool:
-    if isinstance(map, functools.partial):
-        plain = not map.args and set(map.keywords) <= {"alpha"}
-        return plain and (map.func is softmax or (map.func is entmax and _is_one(map.keywords.get("alpha"))))
-    return map is softmax
-
-
-def _is_one(alpha: object) -> bool:
-    return not isinstance(alpha, Tensor) and alpha == 1
 
 
 def check_shapes(

@@ -6,7 +6,6 @@ weights. The context, and all of the backward pass, then cost as much as there a
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from torch.autograd import Function
 from regard import _check, native
 from regard._algorithms import batch_of
 from regard._blocks import Cut, Rows, checkpointed
-from regard.maps.simplex import entmax, sparsemax
+from regard.maps.spelling import entmax_order
 
 SCORES = 1 << 20  # numbers in a block of scores: they stay in the cache
 ROOM = 32  # weights kept a row, at first; as many again whenever a row needs more
@@ -32,14 +31,8 @@ class TooDenseError(Exception):
 
 def order(map: Any) -> float | None:
     """The alpha of a map that the kernel knows, sparsemax or entmax 1.5; None for any other."""
-    if map is sparsemax:
-        return 2.0
-    if map is entmax:
-        return 1.5
-    if isinstance(map, functools.partial) and map.func is entmax and not map.args and set(map.keywords) <= {"alpha"}:
-        alpha = map.keywords.get("alpha", 1.5)
-        return float(alpha) if not isinstance(alpha, Tensor) and alpha in (1.5, 2) else None
-    return None
+    alpha = entmax_order(map)
+    return alpha if alpha in (1.5, 2.0) else None
 
 
 def suits(q: Tensor, k: Tensor, v: Tensor) -> bool:

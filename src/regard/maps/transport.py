@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, Literal, final
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from regard._once import once
 from regard._torch import without_values
 from regard.maps import _adjoint
 from regard.maps._scaling import Scaling, log_iteration, quotient, reduced, row_potential, share_error, start
+from regard.maps._value import MapValue
 
 EXACT = (
     "Smaller is closer to a hard assignment, and any is safe: 0.05 is usual, 1e-3 of the range of the scores all but "
@@ -52,7 +53,7 @@ class Transport:
 
 def sinkhorn(
     s: Tensor,
-    eps: float = 0.05,
+    eps: float = 1.0,
     iterations: int | None = None,
     tol: float | None = None,
     rows: Tensor | None = None,
@@ -130,8 +131,8 @@ sinkhorn.couples_rows = True  # type: ignore[attr-defined]
 
 
 @final
-@dataclass(frozen=True)
-class Sinkhorn:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sinkhorn(MapValue):
     """Doubly stochastic attention (6.1): a map whose rows sum to one and whose columns all get the same total.
 
     `sinkhorn` with its settings held, as a map that `attend` takes: rows are queries, and `dim` is the axis of the
@@ -146,7 +147,12 @@ class Sinkhorn:
     iterations: int | None = None
     tol: float | None = None
     gradient: Literal["unrolled", "implicit"] = "unrolled"
-    couples_rows: ClassVar[bool] = True
+    function = sinkhorn
+
+    @property
+    def couples_rows(self) -> bool:
+        """A row depends on all the others."""
+        return True
 
     def __call__(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
         """Weights with the shape and dtype of s."""

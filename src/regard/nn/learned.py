@@ -14,6 +14,7 @@ from regard import _check
 from regard._plan import Map
 from regard.affinity import Affinity
 from regard.maps.simplex import entmax
+from regard.maps.values import Entmax as EntmaxValue
 
 
 class Learned(nn.Module):
@@ -78,6 +79,14 @@ class Entmax(nn.Module):
     def alpha(self) -> Tensor:
         """Alpha of each head (heads, 1, 1)."""
         return 1 + softplus(self.free)
+
+    def value(self) -> EntmaxValue:
+        """The map with the alphas of now; one number where they are equal in all heads and not being learned."""
+        if not self.free.requires_grad and _check.readable(self.free):
+            alphas = self.alpha.flatten().tolist()
+            if max(alphas) == min(alphas):
+                return EntmaxValue(round(alphas[0], 6))
+        return EntmaxValue(self.alpha)
 
     def forward(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
         """Weights for scores (..., heads, Lq, Lk)."""

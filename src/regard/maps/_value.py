@@ -1,0 +1,104 @@
+"""What every map is as a value: a function and its parameters in one small, frozen object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MapValue:
+    """A map with its parameters. Two are equal when their parameters are; tensors are compared by identity.
+
+    Calling it is calling its function: `value(s, dim=-1, mask=None)`.
+    """
+
+    function: ClassVar[Callable[..., Any]]
+    __match_args__: ClassVar[tuple[str, ...]]  # the names of the parameters, which a dataclass lists here
+
+    def __call__(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+        """Weights with the shape of `s`, a distribution along `dim`."""
+        weights: Tensor = type(self).function(s, dim=dim, mask=mask, **self.parameters)
+        return weights
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters by name."""
+        return {name: getattr(self, name) for name in type(self).__match_args__}
+
+    @property
+    def couples_rows(self) -> bool:
+        """Whether all rows are needed at once: a parameter differs between them."""
+        tensors = (x for x in self.parameters.values() if isinstance(x, Tensor))
+        return any(x.dim() > 1 and x.shape[-2] > 1 for x in tensors)
+
+    def with_parameters(self, **changed: Any) -> MapValue:
+        """The same map with other values of some parameters."""
+        return replace(self, **changed)
+
+    def simplest(self) -> MapValue:
+        """The same map by its simplest name: entmax with alpha 2 is sparsemax."""
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MapValue) or type(self) is not type(other):
+            return False
+        if self.parameters.keys() != other.parameters.keys():
+            return False
+        return all(_same(x, other.parameters[name]) for name, x in self.parameters.items())
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(id(x) if isinstance(x, Tensor) else x for x in self.parameters.values())))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_shown(self.parameters)})"
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Applied(MapValue):
+    """Any callable with fixed arguments, as `functools.partial` makes it, where no other value says the same."""
+
+    of: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+    def __call__(self, s: Tensor, dim: int | None = None, mask: Tensor | None = None) -> Any:
+        """What the callable returns; `dim` is passed on only where it is given."""
+        more = {} if dim is None else {"dim": dim}
+        return self.of(*self.arguments, s, mask=mask, **more, **self.keywords)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The fixed keywords."""
+        return self.keywords
+
+    @property
+    def couples_rows(self) -> bool:
+        """Whether the callable says so, or a parameter differs between rows."""
+        return bool(getattr(self.of, "couples_rows", False)) or super().couples_rows
+
+    def with_parameters(self, **changed: Any) -> MapValue:
+        """The same callable with other values of some keywords."""
+        return Applied(self.of, self.arguments, self.keywords | changed)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Applied) and self.of is other.of and self.arguments == other.arguments
+        return same and super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash((self.of, self.arguments, *sorted(self.keywords)))
+
+    def __repr__(self) -> str:
+        return f"{getattr(self.of, '__name__', repr(self.of))}({_shown(self.keywords)})"
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (not isinstance(a, Tensor) and not isinstance(b, Tensor) and bool(a == b))
+
+
+def _shown(parameters: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={tuple(x.shape) if isinstance(x, Tensor) else repr(x)}" for name, x in parameters.items())
