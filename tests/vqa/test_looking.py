@@ -1,5 +1,7 @@
 """Looking with another attention does not change the model: many threads, one predictor, the answers given alone."""
 
+import copy
+import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +13,7 @@ from regard.scenes import Scenes
 from regard.vqa.evaluate import evaluate
 from regard.vqa.kinds import NAMES, MixtureSelected
 from regard.vqa.mcan import MCAN, small
+from regard.vqa.output import OutputAttention
 from regard.vqa.predict import Predictor
 from regard.vqa.records import Answers
 from regard.vqa.words import Words
@@ -110,6 +113,23 @@ def test_asked_then_trained(predictor, pictures):
     predictor.model(features, words, attention="continuous-softmax").scores.sum().backward()
     assert all(p.grad.isfinite().all() for p in predictor.model.parameters() if p.grad is not None)
     predictor.model.zero_grad()
+
+
+@pytest.mark.parametrize("own", ["discrete-softmax", "continuous-softmax"])
+def test_a_model_that_has_looked_is_copied_and_pickled(own):
+    torch.manual_seed(0)
+    pool, x = OutputAttention(6, (3, 4), own).eval(), torch.randn(2, 12, 6)
+    expected = pool(x, kind="mixture-2").context
+    for other in (copy.deepcopy(pool), pickle.loads(pickle.dumps(pool))):
+        assert torch.equal(other(x, kind="mixture-2").context, expected)
+
+
+@pytest.mark.parametrize("name", ["discrete-entmax", "continuous-softmax", "mixture-2"])
+def test_one_graph(name):
+    """A module that was made with a kind has all that it needs: nothing is solved while it is traced."""
+    pool, x = OutputAttention(6, (3, 4), name).eval(), torch.randn(2, 12, 6)
+    traced = torch.compile(lambda x: pool(x).context, backend="eager", fullgraph=True)
+    assert torch.allclose(traced(x), pool(x).context, atol=1e-6)
 
 
 class Nothing:

@@ -7,7 +7,7 @@ trained with one kind looks with any other, which is an argument of the call.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,13 +75,13 @@ class OutputAttention(nn.Module):
         self.cells, self.basis, self.kind = cells, basis, parse(kind)
         self.pool = _Layers(dim, dim if hidden is None else hidden, out, dropout)
         if isinstance(self.kind, Fitted):
-            _ = self.places  # made here, and not in the first step
+            _ = self.regression  # made here, and not in the first step
 
     @cached_property
-    def places(self) -> tuple[Locations, Setting]:
-        """Where the cells are, and the basis of the value function on them: numbers that belong to no kind."""
-        with torch.inference_mode(False):  # they may be trained with, whoever asks first
-            return grid(*self.cells), _setting(self.basis, self.cells)
+    def regression(self) -> _Regression:
+        """From features on the cells to a value function: the same for all kinds, made when one needs it."""
+        with torch.inference_mode(False):  # it may be trained with, whoever looks first
+            return _Regression(grid(*self.cells), _setting(self.basis, self.cells))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, kind: str | Kind | None = None) -> Looked:
         """Features (B, L, dim) to context, weights, effective weights and density; `mask` (B, L), True takes part.
@@ -100,22 +100,38 @@ class OutputAttention(nn.Module):
         assert isinstance(look, Fitted)
         weights = softmax(s, mask=mask)
         with torch.autocast(x.device.type, enabled=False):  # densities and their expectations need float32
-            where, setting = self.places
-            density = look.fit(weights, where, mask, training=self.training)
-            context, _, effective = read_out(x, density, setting.basis, self._operator(x, mask), mask)
+            density = look.fit(weights, self.regression.where, mask, training=self.training)
+            operator = self.regression.operator(x.device, mask)
+            context, _, effective = read_out(x, density, self.regression.setting.basis, operator, mask)
         return Looked(self.pool.merge(context), weights.detach(), effective.to(x.dtype), density)
 
-    def _operator(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The ridge operator (L, N), solved once for each device; with a mask one for each example (B, L, N)."""
-        where, setting = self.places
-        with torch.inference_mode(False):
-            on_device = where.to(torch.empty(0, dtype=torch.float64, device=x.device))
-            operator = ridge(on_device, setting.basis, setting.penalty, setting.padding, mask)
-        return operator if mask is None else operator.masked_fill(~mask.unsqueeze(-1), 0)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "regression"}  # it can be made again
 
     def extra_repr(self) -> str:
         """The kind, and the cells."""
         return f"{self.kind}, {self.cells[0]} x {self.cells[1]} cells"
+
+
+class _Regression:
+    """Where the cells are, a basis on them, and the ridge operator that belongs to both: numbers that never change."""
+
+    def __init__(self, where: Locations, setting: Setting) -> None:
+        self.where, self.setting = where, setting
+        self.operators = {where.points.device: self._solve(where, None)}
+
+    def operator(self, device: torch.device, mask: Tensor | None) -> Tensor:
+        """(L, N) in float64; with a mask one for each example, (B, L, N), zero where a cell does not take part."""
+        if mask is not None:
+            on_device = self.where.to(torch.empty(0, dtype=torch.float64, device=device))
+            return self._solve(on_device, mask).masked_fill(~mask.unsqueeze(-1), 0)
+        if device not in self.operators:
+            with torch.inference_mode(False):
+                self.operators[device] = next(iter(self.operators.values())).to(device)
+        return self.operators[device]
+
+    def _solve(self, where: Locations, mask: Tensor | None) -> Tensor:
+        return ridge(where, self.setting.basis, self.setting.penalty, self.setting.padding, mask)
 
 
 class _Layers(nn.Module):
