@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard._attend import Map
+from regard._plan import Map
 from regard.continuous import Density, Locations, fit_mixture, match_moments, select_mixture
 from regard.continuous.fit import Mixing
 from regard.maps.simplex import entmax, softmax, sparsemax

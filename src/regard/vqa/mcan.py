@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from regard import _check
 from regard._card import Card
 from regard._model_folder import ModelFolder
-from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
