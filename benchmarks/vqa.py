@@ -37,9 +37,9 @@ def steps() -> list[Row]:
     features, targets = torch.randn(BATCH, SIDE, SIDE, FEATURES), torch.rand(BATCH, ANSWERS)
 
     def step(kind: str) -> None:
-        model.attention = kind  # the same parameters
         optimizer.zero_grad()
-        model.loss(model(features, words).scores, targets).backward()
+        scores = model(features, words, attention=kind).scores  # the same parameters
+        model.loss(scores, targets).backward()
         optimizer.step()
 
     whole = race({kind: (lambda kind=kind: step(kind)) for kind in (DISCRETE, *PROMISED)}, seconds=0.0, least=3)

@@ -47,6 +47,7 @@ class FakePredictor:
     """`seconds` is how long an answer takes; `hold`, while set, keeps answers waiting."""
 
     attentions = tuple(KINDS)
+    labels = {kind: f"{kind} attention" for kind in KINDS}  # noqa: RUF012
 
     def __init__(self, seconds=0.0):
         self.seconds, self.hold = seconds, threading.Event()

@@ -14,7 +14,7 @@ SOURCE = Path(regard.__file__).parent
 LAYERS = [
     {"_card", "_check", "_files", "_model_folder", "_once", "_problem", "_torch", "hub", "native"},
     {"affinity", "maps", "continuous", "wasserstein", "_split"},
-    {"_algorithms", "_blocks", "_range", "_sparse", "_attend", "losses"},
+    {"_algorithms", "_attend", "_blocks", "_drawn", "_groups", "_plan", "_range", "_sparse", "losses"},
     {"nn"},
     {"hf", "pictures", "backbones", "training", "show"},
     {"swav", "scenes"},

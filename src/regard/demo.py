@@ -13,8 +13,9 @@ from typing import Any
 
 from regard._files import replacing
 from regard.scenes import SPLITS, Scenes, write_scenes
+from regard.vqa.kinds import DEMO, MixtureOf
 
-KINDS = ("discrete-softmax", "continuous-softmax")
+KINDS = tuple(map(str, DEMO))
 COUNTS = {"train": 10_000, "val": 200, "test": 400, "pairs": 200}
 
 
@@ -138,7 +139,7 @@ def _report(out: Path, data: Path, settings: DemoSettings) -> Path:
         picture = read(records.pictures[record.picture])
         asked = [predictor.ask(picture, record.question) for predictor in predictors.values()]
         # The continuous model again, with what else it can do.
-        asked += [predictors[KINDS[1]].ask(picture, record.question, kind) for kind in ("mixture-2",)]
+        asked.append(predictors[KINDS[1]].ask(picture, record.question, MixtureOf(2)))
         entries.append(Entry(picture, f"{record.question} ({record.answers[0]})", asked))
     return write_report(out / "report.html", entries, "What the models looked at")
 

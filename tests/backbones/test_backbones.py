@@ -131,6 +131,51 @@ def test_tokens_become_a_map():
         Backbone(nn.Flatten(), Preparation(16))
 
 
+def test_stages_of_one_pass():
+    """They are what each stage gives, in order; the last is the feature map; nothing is hooked into the network."""
+    backbone = make_backbone("small", size=16, widths=[4, 6, 8], depths=[1, 2, 1], nonlocal_after=[(1, 0)]).eval()
+    x = torch.rand(2, 3, 16, 16)
+    y, expected = backbone.network.stem(x), []
+    for stage in (backbone.network.layer1, backbone.network.layer2, backbone.network.layer3):
+        y = stage(y)
+        expected.append(y)
+    got = backbone.stages(x)
+    assert len(got) == 3
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert torch.equal(got[-1], backbone(x))
+
+
+def test_stages_of_a_transformers_model(tmp_path):
+    from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
+
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 2], layer_type="basic")
+    ResNetModel(config).save_pretrained(tmp_path / "resnet")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}
+    ViTModel(ViTConfig(image_size=32, patch_size=8, **sizes)).save_pretrained(tmp_path / "vit")
+    x = torch.rand(2, 3, 32, 32)
+    for name, shapes in (("resnet", [(2, 4, 8, 8), (2, 8, 4, 4)]), ("vit", [(2, 8, 4, 4)] * 3)):
+        backbone = make_backbone(str(tmp_path / name), size=32).eval()
+        maps = backbone.stages(x)
+        assert [m.shape for m in maps] == shapes
+        assert torch.equal(maps[-1], backbone(x))
+    network = make_backbone(str(tmp_path / "resnet"), size=32).eval()
+    first = network.network.encoder.stages[0](network.network.embedder(x))
+    assert torch.equal(network.stages(x)[0], first)
+
+
+def test_stages_of_a_given_module():
+    network = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())
+    backbone, x = Backbone(network, Preparation(8)), torch.rand(1, 3, 8, 8)
+    with pytest.raises(Problem, match=r"Sequential does not give its stages.* a method stages\(x\)"):
+        backbone.stages(x)
+
+    class Given(nn.Sequential):
+        def stages(self, x):
+            return [x := part(x) for part in self]
+
+    assert [m.shape[1] for m in Backbone(Given(*network), Preparation(8)).stages(x)] == [5, 5]
+
+
 def test_a_given_module_needs_the_module_again(tmp_path):
     backbone = trained(Backbone(SmallResNet(**TINY), Preparation(8)))
     save_backbone(backbone, tmp_path)

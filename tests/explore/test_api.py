@@ -22,7 +22,7 @@ from regard import entmax, sparsemax
 from regard.explore import Limits, create_app
 from regard.explore._samples import samples
 
-LIMITS = Limits(picture_bytes=400_000, picture_pixels=1_000_000, waiting=2)
+LIMITS = Limits(picture_bytes=400_000, picture_pixels=1_000_000, waiting=2, workers=1)
 PLAY = {"blobs": [{"x": 0.3, "y": 0.35}, {"x": 0.7, "y": 0.6, "size": 0.08}]}
 
 
@@ -38,7 +38,7 @@ def model():
 
 @pytest.fixture
 def client(model, pictures):
-    return TestClient(create_app([model], pictures, LIMITS, model="fake"), raise_server_exceptions=False)
+    return TestClient(create_app(model, pictures, LIMITS, model="fake"), raise_server_exceptions=False)
 
 
 def encoded(kind="PNG", mode="RGB", size=(12, 8), colour=0, **options):
@@ -60,6 +60,10 @@ class TestAsk:
             assert got.status_code == 200
             assert got.text == json.dumps(wanted)
             assert "dur=" in got.headers["server-timing"]
+
+    def test_says_its_attentions_in_words(self, client, model):
+        said = client.get("/api/state").json()["model"]
+        assert said == {"name": "fake", "attentions": list(model.attentions), "labels": model.labels}
 
     def test_an_uploaded_copy_of_a_sample_gets_the_same_answer(self, client, pictures):
         file = client.get("/api/samples/scene-2").content
@@ -148,7 +152,7 @@ class TestAsk:
             raise AssertionError("written to the disk")
 
         monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", written)
-        client = TestClient(create_app([FakePredictor()], pictures, Limits()))
+        client = TestClient(create_app(FakePredictor(), pictures, Limits()))
         noise = numpy.random.RandomState(0).randint(0, 256, (900, 900, 3), dtype=numpy.uint8)
         file = io.BytesIO()
         Image.fromarray(noise).save(file, "PNG")
@@ -156,7 +160,7 @@ class TestAsk:
         assert ask(client, file.getvalue()).status_code == 200
 
     def test_without_a_model_says_how_to_get_one(self, pictures):
-        client = TestClient(create_app((), pictures, hint="make demo trains one."))
+        client = TestClient(create_app(None, pictures, hint="make demo trains one."))
         assert client.get("/api/state").json()["model"] is None
         assert ask(client, sample="cat").json() == {"error": "make demo trains one."}
         assert client.post("/api/playground", json=PLAY).status_code == 200
@@ -191,7 +195,9 @@ class TestPage:
         assert "503" in described["paths"]["/api/ask"]["post"]["responses"]
 
     def test_answers_only_to_its_own_name_and_page(self, pictures):
-        client = TestClient(create_app((), pictures, hosts=frozenset({"localhost"})), base_url="http://localhost:8000")
+        client = TestClient(
+            create_app(None, pictures, hosts=frozenset({"localhost"})), base_url="http://localhost:8000"
+        )
         assert client.get("/api/state").status_code == 200
         assert client.get("/api/state", headers={"host": "evil.example"}).status_code == 400
         elsewhere = {"sec-fetch-site": "cross-site"}
@@ -276,7 +282,7 @@ class TestUnderLoad:
     def address(self, model, pictures):
         import uvicorn
 
-        app = create_app([model], pictures, LIMITS)
+        app = create_app(model, pictures, LIMITS)
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
         thread = threading.Thread(target=server.run)
         thread.start()

@@ -29,7 +29,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def address(model):
-    with_model, without = (create_app(m, samples(), hint="make demo trains one.") for m in ([model], ()))
+    with_model, without = (create_app(m, samples(), hint="make demo trains one.") for m in (model, None))
     running = []
     for app in (with_model, without):
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
@@ -121,7 +121,7 @@ class TestAsk:
         seen = {drawn(page, "#ask-canvas")}
         for kind in ("continuous softmax", "continuous sparsemax", "2 components"):
             before = drawn(page, "#ask-canvas")
-            page.get_by_role("radio", name=kind).click()
+            page.get_by_role("radio", name=f"{kind} attention", exact=True).click()
             settled(page, "#ask-canvas", before)
             assert json.loads(page.locator("#ask-json").text_content())["attention"] == kind
             seen.add(drawn(page, "#ask-canvas"))

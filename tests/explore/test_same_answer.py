@@ -1,19 +1,22 @@
 """The page and the command line say the same: one prediction, one JSON."""
 
+import gc
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from fastapi.testclient import TestClient
 
 from regard.backbones import load_backbone, make_backbone, save_backbone
+from regard.explore import Limits
 from regard.explore._serve import application
 from regard.report import Entry, write_report
 from regard.scenes import Scenes, write_scenes
 from regard.vqa.features import FeatureStore, make_features
-from regard.vqa.mcan import small
+from regard.vqa.mcan import MCAN, small
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
 from regard.vqa.train import small_training, train
@@ -61,6 +64,28 @@ def test_the_page_says_what_the_command_line_prints(checkpoint, tmp_path, attent
     wanted = without_time(json.loads(printed.stdout))
     assert without_time(chosen.json()) == without_time(sent.json()) == wanted
     assert wanted["attention"] == attention
+
+
+def test_the_page_holds_one_model_for_all_its_threads(checkpoint):
+    def models():
+        gc.collect()
+        return [x for x in gc.get_objects() if type(x) is MCAN]
+
+    before = len(models())
+    app = application(checkpoint, "127.0.0.1", Limits(workers=4))
+    assert len(models()) - before == 1
+    client = TestClient(app, base_url="http://127.0.0.1")
+    names = client.get("/api/state").json()["model"]["attentions"][:8]
+
+    def answer(name):
+        asked = {"question": QUESTION, "attention": name, "sample": "scene-1"}
+        return without_time(client.post("/api/ask", data=asked, files={"none": (None, "")}).json())
+
+    alone = {name: answer(name) for name in names}
+    assert [told["attention"] for told in alone.values()] == names
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(answer, names * 3)) == list(alone.values()) * 3
+    assert len(models()) - before == 1
 
 
 def test_every_attention_is_asked_and_reported(checkpoint, tmp_path):

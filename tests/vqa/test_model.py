@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from regard.vqa.kinds import NAMES
 from regard.vqa.mcan import MCAN, ModelSettings, coordinates, small
-from regard.vqa.output import ATTENTIONS, OutputAttention, check_attention
+from regard.vqa.output import OutputAttention
 from regard.vqa.train import TrainSettings, thesis_schedule
 
 
@@ -33,7 +34,7 @@ def test_the_schedule_is_that_of_the_table():
             assert 1e-4 * factor(step) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
+@pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("basis", ["gaussian", "thesis-49"])
 def test_every_attention_learns_and_shares_its_parameters(kind, basis):
     model = tiny(attention=kind, basis=basis)
@@ -49,11 +50,9 @@ def test_trained_with_one_attention_evaluated_with_another():
     model = tiny().eval()
     features, words = torch.randn(2, 4, 4, 12), torch.randint(1, 20, (2, 14))
     before = model(features, words)
-    model.attention = "continuous-sparsemax"
-    other = model(features, words)
+    other = model(features, words, attention="continuous-sparsemax")
     assert torch.allclose(other.looked.weights, before.looked.weights)
     assert not torch.allclose(other.scores, before.scores)
-    model.attention = "discrete-softmax"
     assert torch.equal(model(features, words).scores, before.scores)
     # The context is the effective weights' expectation, whatever the kind.
     pool = OutputAttention(6, (4, 4), "mixture-2").eval()
@@ -155,12 +154,6 @@ def test_one_cell_for_statistics():
     assert model.feature_scale.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["softmax", "mixture-0", "mixture-x", "discrete-mean", "continuous", ""])
-def test_unknown_attention(kind):
-    with pytest.raises(ValueError, match="attention"):
-        check_attention(kind)
-
-
 def test_wrong_grid():
     with pytest.raises(ValueError, match="4 x 4 cells"):
         tiny()(torch.randn(1, 5, 5, 12), torch.ones(1, 3, dtype=torch.int64))
@@ -169,7 +162,7 @@ def test_wrong_grid():
 INSIDE = ({}, {"neighbours": False, "coordinates": False}, {"before": 1, "guided_first": True}, {"map": "sparsemax"})
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
+@pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("changes", INSIDE, ids=str)
 def test_cells_that_are_masked_change_nothing(kind, changes):
     model = tiny(attention=kind, layers=2, **changes).double().eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -58,8 +59,9 @@ class Backbone(Pretrained, nn.Module):
 
     `network` is any module that takes (B, 3, H, W) and gives (B, dim, h, w), or an output with such a
     `last_hidden_state`; tokens (B, n, dim) of a square of patches, with or without a class token, are laid out as a
-    map. `settings` say how to build the network again; without them it can be saved, and loaded into a network that
-    is given. `save_pretrained`, `from_pretrained` and `push_to_hub` are as on the Hugging Face Hub.
+    map. If it has a method `stages(x)`, that returns the maps of its stages. `settings` say how to build the network
+    again; without them it can be saved, and loaded into a network that is given. `save_pretrained`, `from_pretrained`
+    and `push_to_hub` are as on the Hugging Face Hub.
 
     >>> from regard.backbones import SmallResNet
     >>> backbone = Backbone(SmallResNet((4, 8), (1, 1)), Preparation(size=8))
@@ -88,6 +90,23 @@ class Backbone(Pretrained, nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The feature map (B, dim, h, w) of prepared pictures."""
         return _map_of(self.network(x))
+
+    def stages(self, x: Tensor) -> list[Tensor]:
+        """The maps (B, D, h, w) of all stages of the network, from one pass over prepared pictures.
+
+        These are what the network's own method `stages(x)` returns, or the hidden states of a transformers model.
+        """
+        if inspect.ismethod(own := getattr(self.network, "stages", None)):
+            return list(map(_map_of, own(x)))
+        if self.settings.get("family") == "transformers":
+            out = self.network(x, output_hidden_states=True)
+            states = getattr(out, "reshaped_hidden_states", None) or out.hidden_states
+            # The first is what goes into the first stage, and the last may lack the norm that the feature map has.
+            return [*map(_map_of, states[1:-1]), _map_of(out)]
+        raise Problem(
+            f"{type(self.network).__name__} does not give its stages. Use its last map alone, or give it a method "
+            "stages(x) that returns their maps."
+        )
 
     def pooled(self, x: Tensor) -> Tensor:
         """The mean of the feature map (B, dim)."""

@@ -70,11 +70,16 @@ class Lite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The feature map."""
-        x = self.stem(x)
+        out: Tensor = self.head(self.stages(x)[-1])
+        return out
+
+    def stages(self, x: Tensor) -> list[Tensor]:
+        """The maps of all stages, in one pass; the head's is not among them."""
+        x, maps = self.stem(x), []
         for i in range(len(_STAGES)):
             x = self.get_submodule(f"layer{i + 1}")(x)
-        out: Tensor = self.head(x)
-        return out
+            maps.append(x)
+        return maps
 
     def blocks(self) -> Iterator[str]:
         """The names of the residual blocks, from the first to the last."""

@@ -60,10 +60,15 @@ class SmallResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The feature map."""
-        x = self.stem(x)
+        return self.stages(x)[-1]
+
+    def stages(self, x: Tensor) -> list[Tensor]:
+        """The maps of all stages, in one pass; the last is the feature map."""
+        x, maps = self.stem(x), []
         for i in range(len(self.settings["widths"])):
             x = self.get_submodule(f"layer{i + 1}")(x)
-        return x
+            maps.append(x)
+        return maps
 
 
 class _Residual(nn.Module):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from regard.vqa.kinds import WRITTEN
+
 
 def add(app: typer.Typer) -> None:
     """Add the command."""
@@ -19,8 +21,7 @@ def ask(
     question: str = typer.Argument(..., help="A question about it."),
     attention: str | None = typer.Option(
         None,
-        help="discrete-softmax, discrete-sparsemax, discrete-entmax, discrete-tvmax, continuous-softmax, "
-        "continuous-sparsemax, mixture-2, mixture-4-sparse, mixture-selected; unless given, as it was trained.",
+        help=f"The output attention to look with: {WRITTEN}. By default the one that it was trained with.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Everything as JSON: scores, weights, density."),
 ) -> None:

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import typer
 
-KINDS = [
-    "discrete-softmax",
-    "discrete-sparsemax",
-    "continuous-softmax",
-    "mixture-2",
-]
+from regard.vqa.kinds import COMPARED
+
+KINDS = list(map(str, COMPARED))
 
 
 def add(app: typer.Typer) -> None:
@@ -23,7 +20,7 @@ def compare(
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, or a file with a column split."),
     features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),
     out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
-    attention: list[str] = typer.Option(KINDS, help="Output attentions to train."),
+    attention: list[str] = typer.Option(KINDS, help="Output attentions to train; regard ask --help lists them."),
     seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
     epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
     preset: str = typer.Option("relations", help="relations, small or thesis (Table 6.1)."),
@@ -44,14 +41,14 @@ def compare(
 
     from regard._problem import Problem
     from regard.vqa.compare import compare as run
-    from regard.vqa.output import check_attention
+    from regard.vqa.kinds import parse
     from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
     from regard.vqa.train import preset_training
 
     for kind in attention:
         try:
-            check_attention(kind)
+            parse(kind)
         except ValueError as error:
             raise Problem(str(error)) from error
     if unseen:

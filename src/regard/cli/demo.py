@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from regard.vqa.kinds import DEMO
+
 
 def add(app: typer.Typer) -> None:
     """Add the command."""
@@ -38,5 +40,6 @@ def demo(
     for kind, accuracy in made.accuracy.items():
         typer.echo(f"{kind} answers {accuracy:.1f} % of the questions about new scenes.")
     typer.echo(f"{made.seconds:.0f} s. What the models looked at: open {made.report}")
-    typer.echo(f"Ask it yourself: regard ask {made.out / 'models' / 'continuous-softmax-0'} PICTURE QUESTION")
-    typer.echo(f"Or on a page: regard explore {made.out / 'models' / 'continuous-softmax-0'}")
+    model = made.out / "models" / f"{DEMO[-1]}-0"
+    typer.echo(f"Ask it yourself: regard ask {model} PICTURE QUESTION")
+    typer.echo(f"Or on a page: regard explore {model}")

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import typer
 
-DEMO = Path("out/demo/models/continuous-softmax-0")  # where `make demo` leaves its model
+from regard.vqa.kinds import DEMO as TRAINED
+
+DEMO = Path("out/demo/models") / f"{TRAINED[-1]}-0"  # where `make demo` leaves its model
 
 
 def add(app: typer.Typer) -> None:

@@ -23,7 +23,7 @@ def features(
     ),
     pictures: Path | None = typer.Option(None, help="Where the pictures are, if elsewhere."),
     size: int | None = typer.Option(None, min=8, help="Side that pictures are brought to."),
-    stages: bool = typer.Option(False, help="The maps of all stages (layer1, layer2, ...) side by side."),
+    stages: bool = typer.Option(False, help="Store the maps of all stages side by side, not the last one alone."),
     seed: int | None = typer.Option(None, help="Draws the weights of a backbone that has none, such as small; or 0."),
     batch: int = typer.Option(64, min=1, help="Pictures at a time."),
 ) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Annotated, Any, Protocol
 
@@ -55,18 +54,22 @@ FORM = {
 
 
 class Asked(Protocol):
-    """A model that answers: `regard.vqa.Predictor`."""
+    """A model that answers, and may be asked by several threads at once: `regard.vqa.Predictor`."""
 
     @property
     def attentions(self) -> Sequence[str]:
-        """The kinds of attention that it can look with."""
+        """The names of the attentions that it can look with, its own first."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Each of them in words, by its name."""
 
     def ask(self, picture: Tensor, question: str, attention: str | None = None) -> Any:
         """A prediction, with `to_json()`."""
 
 
 def create_app(
-    predictors: Sequence[Asked] = (),
+    predictor: Asked | None = None,
     samples: dict[str, Sample] | None = None,
     limits: Limits | None = None,
     *,
@@ -74,9 +77,9 @@ def create_app(
     model: str = "",
     hint: str = "",
 ) -> FastAPI:
-    """The application for some copies of one model: a model is asked by one thread at a time.
+    """The application for one model, which all of `limits.workers` threads ask.
 
-    Without any, `hint` says how to get one, and the other tabs work. `hosts` are the names it answers to; None for any.
+    Without one, `hint` says how to get it, and the other tabs work. `hosts` are the names it answers to; None for any.
 
     >>> app = create_app(hint="There is no model yet.")
     >>> "/api/playground" in app.openapi()["paths"]
@@ -89,25 +92,23 @@ def create_app(
     app.add_middleware(Guard, limits=limits, hosts=hosts)
     _say_what_is_wrong(app)
     _serve_the_page(app, samples)
-    answering = Workers(max(1, len(predictors)), limits.waiting)
+    answering = Workers(limits.workers, limits.waiting)
     playing = Workers(limits.workers, limits.waiting)
-    free: queue.SimpleQueue[Asked] = queue.SimpleQueue()
-    for predictor in predictors:
-        free.put(predictor)
-    attentions = list(predictors[0].attentions) if predictors else []
+    attentions = [] if predictor is None else list(predictor.attentions)
+    labels = {} if predictor is None else {name: predictor.labels[name] for name in attentions}
 
     @app.get("/api/state", summary="What there is: the model, its attentions, pictures to choose from, limits")
     def state() -> dict[str, Any]:
         return {
             "version": regard.__version__,
-            "model": {"name": model, "attentions": attentions} if predictors else None,
+            "model": {"name": model, "attentions": attentions, "labels": labels} if predictor else None,
             "hint": hint,
             "samples": [{"name": s.name, "questions": s.questions} for s in samples.values()],
             "limits": {"bytes": limits.picture_bytes, "pixels": limits.picture_pixels,
                        "letters": limits.question_letters},
         }  # fmt: skip
 
-    def answer(fields: dict[str, str], sent: bytes | None) -> dict[str, Any]:
+    def answer(asked: Asked, fields: dict[str, str], sent: bytes | None) -> dict[str, Any]:
         question, attention = fields.get("question", "").strip(), fields.get("attention") or None
         if not question:
             raise Problem("the question is empty. Ask something about the picture.")
@@ -121,21 +122,17 @@ def create_app(
             picture = samples[fields["sample"]].picture
         else:
             raise Problem(f"there is no picture. Send one, or name a sample: {', '.join(samples) or 'there are none'}.")
-        predictor = free.get()
-        try:
-            found: dict[str, Any] = predictor.ask(picture, question, attention).to_json()
-        finally:
-            free.put(predictor)
+        found: dict[str, Any] = asked.ask(picture, question, attention).to_json()
         return found
 
     @app.post("/api/ask", responses={200: {"model": Answer}, **TROUBLE}, openapi_extra=FORM,
               summary="Ask about a picture: the answer, and where the model looked")  # fmt: skip
     async def ask(request: Request) -> Response:
-        if not predictors:
+        if predictor is None:
             raise Problem(hint or "there is no model here.")
         with answering.place():
             fields, sent = await read_form(request, limits)
-            return await _timed(answering, lambda: answer(fields, sent))
+            return await _timed(answering, lambda: answer(predictor, fields, sent))
 
     @app.post("/api/playground", responses=TROUBLE, summary="Every map and density of a field of scores")
     async def playground(asked: Play) -> Response:

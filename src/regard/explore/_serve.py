@@ -36,16 +36,13 @@ def application(checkpoint: Path | None, host: str, limits: Limits | None = None
     limits = limits or Limits()
     hosts = LOCAL | {host} if is_local(host) else None
     if checkpoint is None:
-        return create_app((), samples(), limits, hosts=hosts, hint=HINT)
+        return create_app(None, samples(), limits, hosts=hosts, hint=HINT)
     from regard.vqa.predict import Predictor
 
-    # A model is asked by one thread at a time, so each worker has its own.
-    predictors = [Predictor.load(checkpoint) for _ in range(limits.workers)]
-    pictures = samples()
+    predictor, pictures = Predictor.load(checkpoint), samples()
     first = next(iter(pictures.values()))
-    for predictor in predictors:  # once before a visitor does
-        predictor.ask(first.picture, first.questions[0])
-    return create_app(predictors, pictures, limits, hosts=hosts, model=checkpoint.name)
+    predictor.ask(first.picture, first.questions[0])  # once before a visitor does
+    return create_app(predictor, pictures, limits, hosts=hosts, model=checkpoint.name)
 
 
 def serve(

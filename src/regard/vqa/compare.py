@@ -16,6 +16,7 @@ from regard.vqa.evaluate import Summary, evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
 from regard.vqa.jobs import Job, run_jobs
+from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.read import check_answers, read_questions
 from regard.vqa.store import load_run
 from regard.vqa.tables import cell, table
@@ -103,7 +104,7 @@ def compare(
     data: Path,
     features: Path,
     settings: TrainSettings,
-    kinds: Sequence[str],
+    kinds: Sequence[str | Kind],
     *,
     seeds: int = 3,
     workers: int = 2,
@@ -128,7 +129,7 @@ def compare(
             replace(settings, seed=seed, model=replace(settings.model, attention=kind)),
         )
         for seed in range(seeds)
-        for kind in kinds
+        for kind in map(str, map(parse, kinds))
     ]
     result = Comparison()
     for rows in run_jobs(jobs, partial(_judge, test=test, unseen=unseen, prices=tuple(prices)), workers, progress):
@@ -155,8 +156,8 @@ def _judge(
     new = evaluate(run.model, examples(unseen), run.answers).summary() if unseen else None
     kind = run.model.attention
     rows = [(kind, evaluate(run.model, known, run.answers).summary(), new)]
-    for price in prices if kind == "continuous-softmax" else ():
-        found = evaluate(run.model, known, run.answers, f"mixture-selected-{price:g}")
+    for price in prices if parse(kind) == Continuous("softmax") else ():
+        found = evaluate(run.model, known, run.answers, MixtureSelected(price))
         rows.append((f"test-MCA, lambda {price:g}", found.summary(), None))
     return rows
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.vqa.examples import Examples
+from regard.vqa.kinds import Kind, parse
 from regard.vqa.mcan import MCAN
 from regard.vqa.metric import Accuracy, evaluate_answers
 from regard.vqa.quality import Quality, attention_map, concatenate, measure, mixture_modes
@@ -58,15 +59,13 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: MCAN, examples: Examples, answers: Answers, attention: str | None = None, *, batch: int = 256
+    model: MCAN, examples: Examples, answers: Answers, attention: str | Kind | None = None, *, batch: int = 256
 ) -> Evaluation:
     """Answer every example, with another output attention than the model was trained with if one is named.
 
     The accuracy is over the examples whose answers are known.
     """
-    own, training = model.attention, model.training
-    if attention is not None and attention != own:
-        model.attention = attention
+    kind, training = parse(attention or model.attention), model.training
     model.eval()
     device = next(model.parameters()).device
     predictions: dict[int | str, str] = {}
@@ -76,7 +75,8 @@ def evaluate(
         for start in range(0, len(examples), batch):
             indices = list(range(start, min(start + batch, len(examples))))
             given = examples.shared(indices)
-            scores, looked = model(*(given[name].to(device) for name in ("features", "words", "rows")))
+            inputs = (given[name].to(device) for name in ("features", "words", "rows"))
+            scores, looked = model(*inputs, attention=kind)
             for i, best in zip(indices, scores.argmax(-1).tolist(), strict=True):
                 predictions[examples.kept[i].id] = answers.known[best]
             counts = mixture_modes(looked.density)
@@ -88,12 +88,9 @@ def evaluate(
                 maps = attention_map(cells, looked.density, (regions.shape[1], regions.shape[2])).cpu()
                 parts.append(measure(maps, regions, model.cells))
     finally:
-        kind = model.attention
-        if kind != own:
-            model.attention = own
         model.train(training)
     return Evaluation(
-        kind,
+        str(kind),
         predictions,
         accuracy_of(examples.kept, predictions),
         concatenate(parts) if parts else None,

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from regard._problem import Problem
 from regard.backbones import Backbone, fingerprint
-
-_STAGE = re.compile(r"layer\d+")
 
 
 def grids(backbone: Backbone, prepared: Tensor, stages: bool = False) -> Tensor:
     """Grids (B, h, w, D) of prepared pictures (B, 3, H, W).
 
-    With `stages`, the maps of the network's modules layer1, layer2, ... are averaged to the size of the last one and
-    laid side by side: a backbone that learned what a whole picture shows keeps colour and outline in its first stages.
+    With `stages`, the maps of all stages (`Backbone.stages`) are averaged to the size of the last one and laid side by
+    side: a backbone that learned what a whole picture shows keeps colour and outline in its first stages.
 
     >>> from regard.backbones import make_backbone
     >>> backbone = make_backbone("small", size=16, widths=[4, 8], depths=[1, 1])
@@ -29,17 +24,9 @@ def grids(backbone: Backbone, prepared: Tensor, stages: bool = False) -> Tensor:
     if not stages:
         last: Tensor = backbone(prepared)
         return last.permute(0, 2, 3, 1)
-    maps: list[Tensor] = []
-    parts = [part for name, part in backbone.network.named_children() if _STAGE.fullmatch(name)]
-    if not parts:
-        raise Problem("this backbone has no modules layer1, layer2, ...: use its last map alone, without stages.")
-    handles = [part.register_forward_hook(lambda module, given, out: maps.append(out)) for part in parts]
-    try:
-        size = backbone(prepared).shape[-2:]
-    finally:
-        for handle in handles:
-            handle.remove()
-    return torch.cat([adaptive_avg_pool2d(x, size) for x in maps], 1).permute(0, 2, 3, 1)
+    maps = backbone.stages(prepared)
+    height, width = maps[-1].shape[-2:]
+    return torch.cat([adaptive_avg_pool2d(x, (height, width)) for x in maps], 1).permute(0, 2, 3, 1)
 
 
 def stamp(backbone: Backbone, stages: bool = False) -> str:

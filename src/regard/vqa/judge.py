@@ -11,18 +11,18 @@ from regard.vqa.compare import Comparison
 from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
+from regard.vqa.kinds import EVALUATED, Kind, MixtureSelected, parse
 from regard.vqa.own import TRAIN, NoSplit, read_own
 from regard.vqa.read import read_questions, splits_in, write_results
 from regard.vqa.records import Records
 from regard.vqa.results import Results
 from regard.vqa.store import Run, load_run
 
-OTHERS = ("discrete-softmax", "discrete-sparsemax", "continuous-softmax", "continuous-sparsemax", "mixture-2")
 _SPLITS = ("val", "test", "pairs", "test-dev")
 
 
 def judge(
-    model: Path | str, data: Path | str, attentions: Sequence[str] | None = None, out: Path | str | None = None
+    model: Path | str, data: Path | str, attentions: Sequence[str | Kind] | None = None, out: Path | str | None = None
 ) -> str:
     """Evaluate a run on data in the form of VQA-v2, a JSONL or a CSV, and return the tables.
 
@@ -33,7 +33,8 @@ def judge(
     """
     run = load_run(model)
     own = run.model.attention
-    kinds = list(dict.fromkeys([own, *(OTHERS if attentions is None else attentions), "mixture-selected"]))
+    others = EVALUATED if attentions is None else (*map(parse, attentions), MixtureSelected())
+    kinds = list(dict.fromkeys(map(str, (own, *others))))
     parts = []
     for records in _splits(Path(data)):
         examples = Examples(records, _features(run, records), run.words, run.answers, run.model.settings.tokens)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple, Self, cast
 
 import torch
@@ -16,24 +15,29 @@ from torch import Tensor, nn
 from regard import _check
 from regard._card import Card
 from regard._model_folder import ModelFolder
-from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
-from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
 from regard.vqa.cells import Neighbours, coordinates, whitening
+from regard.vqa.kinds import Kind, named_map, parse
 from regard.vqa.norm import UnbiasedNorm
-from regard.vqa.output import BasisName, Looked, OutputAttention, check_attention
+from regard.vqa.output import BasisName, Looked, OutputAttention
 from regard.wasserstein.affinities import GaussianW2
 
 _PART = 4096  # rows that are worked on at a time in double precision
-MAPS: dict[str, Map] = {"softmax": softmax, "sparsemax": sparsemax, "entmax": partial(entmax, alpha=1.5)}
 AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The sizes of a model; the defaults are those of the thesis (Table 6.1)."""
+    """The sizes of a model; the defaults are those of the thesis (Table 6.1).
+
+    `attention` is the kind of the output attention, a name or a value of `regard.vqa.kinds`, kept as its name; `map` is
+    that of the layers inside, by the name that `regard.vqa.kinds.named_map` takes.
+
+    >>> ModelSettings(attention="mixture-selected-0.10", map="entmax-1.3").attention
+    'mixture-selected'
+    """
 
     words: int = 300  # width of a word vector
     tokens: int = 14  # words of a question that are read
@@ -53,13 +57,13 @@ class ModelSettings:
     whiten: bool = False  # channels are decorrelated, not only brought to one scale
     attention: str = "discrete-softmax"
     basis: BasisName = "gaussian"
-    map: Literal["softmax", "sparsemax", "entmax"] = "softmax"
+    map: str = "softmax"
     affinity: Literal["dot", "wasserstein"] = "dot"
 
     def __post_init__(self) -> None:
-        """Check the names."""
-        check_attention(self.attention)
-        _check.choice("map", self.map, tuple(MAPS))
+        """Check the names; one is kept for each choice."""
+        object.__setattr__(self, "attention", str(parse(self.attention)))
+        object.__setattr__(self, "map", named_map(self.map)[0])
         _check.choice("affinity", self.affinity, tuple(AFFINITIES))
 
     def to_json(self) -> dict[str, Any]:
@@ -150,7 +154,7 @@ class MCAN(Pretrained, nn.Module):
             "batch_first": True,
             "norm_first": s.norm_first,
             "affinity": AFFINITIES[s.affinity],
-            "map": MAPS[s.map],
+            "map": named_map(s.map)[1],
         }
 
         def alone(layers: int) -> nn.ModuleList:
@@ -170,7 +174,12 @@ class MCAN(Pretrained, nn.Module):
             UnbiasedNorm.put_into(self)
 
     def forward(
-        self, features: Tensor, words: Tensor, rows: Tensor | None = None, cell_mask: Tensor | None = None
+        self,
+        features: Tensor,
+        words: Tensor,
+        rows: Tensor | None = None,
+        cell_mask: Tensor | None = None,
+        attention: str | Kind | None = None,
     ) -> Answered:
         """Features (B, h, w, D), or (B, L, D), and words (B, T) with zeros where a question has ended.
 
@@ -179,6 +188,9 @@ class MCAN(Pretrained, nn.Module):
         cells, or boxes, than the grid. The others, whatever is in them, are attended to by none, have weight zero, and
         no part in the regression of a continuous attention. Without any cell the question is answered alone, and a
         question without words (all zeros, or T = 0) from the picture alone: attention over nothing is zero.
+
+        `attention` is the kind of output attention to look with in this call, a name or a value of `regard.vqa.kinds`;
+        by default the one that the model was made with. All have the same parameters, and the model does not change.
         """
         x = features.flatten(1, -2).to(self.head.weight.dtype)
         if x.shape[1] != math.prod(self.cells):
@@ -207,7 +219,7 @@ class MCAN(Pretrained, nn.Module):
             if self.settings.guided_first:
                 x = decode.within(x, key_padding_mask=gone)
             x = decode.feed(x)
-        looked: Looked = self.flat_picture(x, here)
+        looked: Looked = self.flat_picture(x, here, attention)
         told = self.flat_text(y, ~absent).context
         return Answered(self.head(self.norm(told + looked.context)), looked)
 
@@ -263,12 +275,8 @@ class MCAN(Pretrained, nn.Module):
 
     @property
     def attention(self) -> str:
-        """The kind of the output attention; set it to evaluate with another."""
-        return self.flat_picture.kind
-
-    @attention.setter
-    def attention(self, kind: str) -> None:
-        self.flat_picture.switch(kind)
+        """The name of its output attention; a call may look with another."""
+        return self.settings.attention
 
 
 def _mask_of_cells(mask: Tensor, x: Tensor) -> Tensor:

@@ -1,13 +1,12 @@
 """The output attention over the picture: one set of parameters, many ways to turn scores into a context.
 
 Every kind scores the cells with the same small network and reads out through the same last layer; so a model that was
-trained with one kind can be evaluated with any other.
+trained with one kind looks with any other, which is an argument of the call.
 """
 
 from __future__ import annotations
 
-import re
-from functools import partial
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -19,36 +18,16 @@ from regard.continuous import (
     FourierBasis,
     GaussianBasis,
     Locations,
-    Mixture,
     Setting,
-    fit_mixture,
     grid,
-    match_moments,
-    select_mixture,
+    ridge,
     thesis,
 )
-from regard.continuous.fit import Mixing
-from regard.maps.simplex import entmax, softmax, sparsemax
-from regard.maps.structured import tvmax
-from regard.nn import AttentionPool, ContinuousAttentionPool
+from regard.continuous.attention import read_out
+from regard.maps.simplex import softmax
+from regard.vqa.kinds import Discrete, Fitted, Kind, named_map, parse
 
 BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]
-ATTENTIONS = (
-    "discrete-softmax",
-    "discrete-sparsemax",
-    "discrete-entmax",
-    "discrete-tvmax",
-    "continuous-softmax",
-    "continuous-sparsemax",
-    "mixture-2",
-    "mixture-4",
-    "mixture-4-sparse",
-    "mixture-selected",
-)
-_DISCRETE = {"softmax": softmax, "sparsemax": sparsemax, "entmax": partial(entmax, alpha=1.5)}
-_CONTINUOUS = {"softmax": 1, "sparsemax": 2}
-_MIXTURE = re.compile(r"mixture-([1-9]\d?)(-sparse)?")
-_SELECTED = re.compile(r"mixture-selected(?:-(\d+(?:\.\d+)?))?")
 
 
 class Looked(NamedTuple):
@@ -64,51 +43,26 @@ class Looked(NamedTuple):
     density: Density | None
 
 
-def check_attention(kind: str) -> str:
-    """`kind`, if it names an output attention.
-
-    Names: "discrete-" with softmax, sparsemax, entmax (alpha 1.5) or tvmax; "continuous-softmax" (a Gaussian) or
-    "continuous-sparsemax" (a truncated paraboloid); "mixture-K" with K Gaussians fitted by EM from regions, with
-    "-sparse" if weak ones are to be dropped; "mixture-selected" or "mixture-selected-0.5", with the number of
-    components chosen for each example at test time, at that price per component (0.1 unless given).
-
-    >>> check_attention("mixture-4-sparse")
-    'mixture-4-sparse'
-    """
-    family, _, name = kind.partition("-")
-    known = (
-        (family == "discrete" and name in (*_DISCRETE, "tvmax"))
-        or (family == "continuous" and name in _CONTINUOUS)
-        or _MIXTURE.fullmatch(kind)
-        or _SELECTED.fullmatch(kind)
-    )
-    if not known:
-        _check.complain("attention", repr(kind), "one of " + ", ".join(ATTENTIONS), "Mixtures take any number.")
-    return kind
-
-
 class OutputAttention(nn.Module):
-    """Pool the cells of a picture, (B, L, dim) to (B, out), by the `kind` of attention that `check_attention` lists.
+    """Pool the cells of a picture, (B, L, dim) to (B, out), by a `kind` of `regard.vqa.kinds`, a name or a value.
 
     `cells` is (height, width). `basis` is that of the value function of the continuous kinds: "gaussian" bumps seven
     for ten cells along an axis, "fourier" cosines, or the thesis' 49 or 100 narrow Gaussians with padding.
-    `switch(kind)` changes the kind and keeps the parameters.
+    A call may name another kind: it has the same parameters, and nothing in the module changes.
 
     >>> pool = OutputAttention(16, (4, 4), "continuous-softmax", out=32)
     >>> looked = pool(torch.randn(3, 16, 16))
     >>> looked.context.shape, looked.weights.shape, looked.density.mean.shape
     (torch.Size([3, 32]), torch.Size([3, 16]), torch.Size([3, 2]))
-    >>> pool.switch("discrete-sparsemax")(torch.randn(3, 16, 16)).density is None
-    True
+    >>> pool(torch.randn(3, 16, 16), kind="discrete-sparsemax").density is None, str(pool.kind)
+    (True, 'continuous-softmax')
     """
-
-    pool: AttentionPool | ContinuousAttentionPool
 
     def __init__(
         self,
         dim: int,
         cells: tuple[int, int],
-        kind: str = "discrete-softmax",
+        kind: str | Kind = "discrete-softmax",
         *,
         basis: BasisName = "gaussian",
         hidden: int | None = None,
@@ -117,66 +71,80 @@ class OutputAttention(nn.Module):
     ) -> None:
         """Make the score network and the last layer."""
         super().__init__()
-        self.cells, self.basis = cells, basis
-        self.options: dict[str, Any] = {"dim": dim, "hidden": hidden, "out": out, "dropout": dropout}
-        self.kind = check_attention(kind)
-        self.pool = self._pool(kind)
+        _check.choice("basis", basis, ("gaussian", "fourier", "thesis-49", "thesis-100"))
+        self.cells, self.basis, self.kind = cells, basis, parse(kind)
+        self.pool = _Layers(dim, dim if hidden is None else hidden, out, dropout)
+        if isinstance(self.kind, Fitted):
+            _ = self.regression  # made here, and not in the first step
 
-    def switch(self, kind: str) -> OutputAttention:
-        """Attend in another way from now on, with the same parameters; returns itself."""
-        made = self._pool(check_attention(kind))
-        made.score, made.merge = self.pool.score, self.pool.merge
-        made.train(self.training)
-        self.kind, self.pool = kind, made
-        return self
+    @cached_property
+    def regression(self) -> _Regression:
+        """From features on the cells to a value function: the same for all kinds, made when one needs it."""
+        with torch.inference_mode(False):  # it may be trained with, whoever looks first
+            return _Regression(grid(*self.cells), _setting(self.basis, self.cells))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Looked:
+    def forward(self, x: Tensor, mask: Tensor | None = None, kind: str | Kind | None = None) -> Looked:
         """Features (B, L, dim) to context, weights, effective weights and density; `mask` (B, L), True takes part.
 
-        A continuous kind fits its density to the cells that take part, and its value function to their features at
-        their places: the density has mass between and beside them, as it has between cells.
+        `kind` is for this call alone, by default the module's own. A continuous kind fits its density to the cells that
+        take part, and its value function to their features at their places: the density has mass between and beside
+        them, as it has between cells.
         """
-        if isinstance(self.pool, AttentionPool):
-            context, weights = self.pool(x, mask)
-            weights = weights.squeeze(-2)
-            return Looked(context, weights, weights, None)
-        # What the density is fitted to, once more for pictures, outside the graph.
-        with torch.no_grad():
-            if self.training:
-                weights = x.new_zeros(x.shape[:-1])
-            else:
-                weights = softmax(self.pool.score(x).squeeze(-1), mask=mask)
-        context, density, effective = self.pool(x, mask)
-        return Looked(context, weights, effective, density)
+        look = self.kind if kind is None else parse(kind)
+        s = self.pool.score(x).squeeze(-1)
+        if isinstance(look, Discrete):
+            p = named_map(look.map, self.cells)[1](s.unsqueeze(-2), mask=None if mask is None else mask.unsqueeze(-2))
+            weights = (p if isinstance(p, Tensor) else p.weights).squeeze(-2)
+            context = (weights.to(x.dtype).unsqueeze(-2) @ x).squeeze(-2)
+            return Looked(self.pool.merge(context), weights, weights, None)
+        assert isinstance(look, Fitted)
+        weights = softmax(s, mask=mask)
+        with torch.autocast(x.device.type, enabled=False):  # densities and their expectations need float32
+            density = look.fit(weights, self.regression.where, mask, training=self.training)
+            operator = self.regression.operator(x.device, mask)
+            context, _, effective = read_out(x, density, self.regression.setting.basis, operator, mask)
+        return Looked(self.pool.merge(context), weights.detach(), effective.to(x.dtype), density)
 
-    def _pool(self, kind: str) -> AttentionPool | ContinuousAttentionPool:
-        family, _, name = kind.partition("-")
-        if family == "discrete":
-            how: Any = _DISCRETE.get(name) or partial(tvmax, gamma=0.1, shape=self.cells)
-            return AttentionPool(**self.options, map=how)
-        where = grid(*self.cells)
-        fit: Any = partial(match_moments, alpha=_CONTINUOUS.get(name, 1))
-        test: Any = None
-        if fixed := _MIXTURE.fullmatch(kind):
-            mixing: Mixing = "sparsemax" if fixed[2] else "em"
-            fit = partial(fit_mixture, components=int(fixed[1]), mixing=mixing)
-        elif chosen := _SELECTED.fullmatch(kind):
-            test = partial(_selected, penalty=float(chosen[1] or 0.1))
-        setting = _setting(self.basis, self.cells)
-        ridge: dict[str, Any] = dict(setting.options)
-        return ContinuousAttentionPool(
-            where=where, basis=setting.basis, fit=fit, fit_test=test, **ridge, **self.options
-        )
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "regression"}  # it can be made again
+
+    def extra_repr(self) -> str:
+        """The kind, and the cells."""
+        return f"{self.kind}, {self.cells[0]} x {self.cells[1]} cells"
 
 
-def _selected(weights: Tensor, locations: Locations, *, mask: Tensor | None, penalty: float) -> Mixture:
-    """Choose the number of components, with the same random starts each time."""
-    starts = torch.Generator(weights.device).manual_seed(0)
-    return select_mixture(weights, locations, penalty=penalty, mask=mask, generator=starts)
+class _Regression:
+    """Where the cells are, a basis on them, and the ridge operator that belongs to both: numbers that never change."""
+
+    def __init__(self, where: Locations, setting: Setting) -> None:
+        self.where, self.setting = where, setting
+        self.operators = {where.points.device: self._solve(where, None)}
+
+    def operator(self, device: torch.device, mask: Tensor | None) -> Tensor:
+        """(L, N) in float64; with a mask one for each example, (B, L, N), zero where a cell does not take part."""
+        if mask is not None:
+            on_device = self.where.to(torch.empty(0, dtype=torch.float64, device=device))
+            return self._solve(on_device, mask).masked_fill(~mask.unsqueeze(-1), 0)
+        if device not in self.operators:
+            with torch.inference_mode(False):
+                self.operators[device] = next(iter(self.operators.values())).to(device)
+        return self.operators[device]
+
+    def _solve(self, where: Locations, mask: Tensor | None) -> Tensor:
+        return ridge(where, self.setting.basis, self.setting.penalty, self.setting.padding, mask)
+
+
+class _Layers(nn.Module):
+    """What all kinds share: the network that scores a cell, and the layer that the context goes through."""
+
+    def __init__(self, dim: int, hidden: int, out: int | None, dropout: float) -> None:
+        super().__init__()
+        hidden, rate = _check.count("hidden", hidden), _check.share("dropout", dropout)
+        self.score = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Dropout(rate), nn.Linear(hidden, 1))
+        self.merge = nn.Identity() if out is None else nn.Linear(dim, _check.count("out", out))
 
 
 def _setting(name: BasisName, cells: tuple[int, int]) -> Setting:
-    _check.choice("basis", name, ("gaussian", "fourier", "thesis-49", "thesis-100"))
     if name == "thesis-49":
         return thesis(7, 7)
     if name == "thesis-100":

@@ -19,8 +19,8 @@ from regard.continuous import Density, Mixture
 from regard.continuous.density import Elliptical
 from regard.hub import Pretrained
 from regard.vqa.grids import grids
+from regard.vqa.kinds import NAMES, Kind, parse
 from regard.vqa.mcan import MCAN
-from regard.vqa.output import ATTENTIONS, check_attention
 from regard.vqa.quality import attention_map, measure
 from regard.vqa.records import Answers
 from regard.vqa.results import FOLDER, Results
@@ -116,8 +116,10 @@ class Predictor(Pretrained):
         prediction = predictor.ask(regard.pictures.read("cat.jpg"), "What colour is the cat?")
         prediction.answer, prediction.density, prediction.to_json()
 
-    `attentions` are the kinds of output attention that `ask` can switch to; `attention` is the one it was trained with.
-    `results` are those of an evaluation, if there was one: they go with the model, and into its card.
+    `attention` is the kind of output attention that it was trained with; `attentions` are names that `ask` takes (and
+    others: `regard.vqa.kinds`), and `labels` says each in words. Asking changes nothing in the model and draws no
+    random number: one predictor serves any number of threads. `results` are those of an evaluation, if there was one:
+    they go with the model, and into its card.
 
     >>> Predictor.load("nowhere")
     Traceback (most recent call last):
@@ -137,7 +139,8 @@ class Predictor(Pretrained):
         self.stages, self.results = stages, results
         self.model, self.backbone, self.words, self.answers = model.eval(), backbone.eval(), words, answers
         self.attention = model.attention
-        self.attentions: list[str] = list(dict.fromkeys((self.attention, *ATTENTIONS)))
+        self.attentions: list[str] = list(dict.fromkeys((self.attention, *NAMES)))
+        self.labels = {name: parse(name).label for name in self.attentions}
 
     @classmethod
     def load(cls, checkpoint: Path | str) -> Self:
@@ -157,8 +160,6 @@ class Predictor(Pretrained):
     def _write(self, place: ModelFolder) -> None:
         from regard.vqa.store import save_model
 
-        if self.model.attention != self.attention:  # it may just have been asked with another
-            self.model.attention = self.attention
         save_model(place, self.model, self.words, self.answers, self.backbone, self.stages)
         if self.results is not None:
             self.results.write(place.path / FOLDER)
@@ -167,11 +168,11 @@ class Predictor(Pretrained):
     def _opened(cls, place: ModelFolder) -> Self:
         return cls.load(place.path)
 
-    @torch.inference_mode()
-    def ask(self, picture: Tensor, question: str, attention: str | None = None, top: int = 5) -> Prediction:
+    @torch.no_grad()  # and not inference_mode: what is kept for the next call may be trained with
+    def ask(self, picture: Tensor, question: str, attention: str | Kind | None = None, top: int = 5) -> Prediction:
         """Answer a question about a picture (3, H, W) uint8, with another kind of output attention if one is given."""
         began = time.perf_counter()
-        kind = check_attention(attention or self.attention)
+        kind = parse(attention or self.attention)
         read = tokens(question)
         if not read:
             raise Problem("the question is empty. Ask something about the picture.")
@@ -181,9 +182,7 @@ class Predictor(Pretrained):
         numbers = self.words.encode(question, length)[None]
         prepared = self.backbone.prepare(picture[None])
         grid = grids(self.backbone, prepared, self.stages).half().float()  # as features are stored
-        if self.model.attention != kind:
-            self.model.attention = kind
-        scores, looked = self.model(grid, numbers)
+        scores, looked = self.model(grid, numbers, attention=kind)
         best = scores[0].sigmoid().topk(min(top, len(self.answers)))
         ranked = [(self.answers.known[i], float(s)) for s, i in zip(best.values, best.indices.tolist(), strict=True)]
         cells = self.model.cells
@@ -196,7 +195,7 @@ class Predictor(Pretrained):
             ranked[0][0],
             ranked[0][1],
             ranked,
-            kind,
+            str(kind),
             weights.clone(),
             effective.clone(),
             _first(looked.density),

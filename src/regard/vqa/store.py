@@ -110,7 +110,7 @@ def save_model(
     """Write a model by the conventions of the Hub: the network, and with it what is needed to ask it."""
     config: dict[str, Any] = {
         "kind": KIND,
-        "model": model.settings.to_json() | {"attention": model.attention},
+        "model": model.settings.to_json(),
         "cells": list(model.cells),
         "features": len(model.feature_mean),
         "vocabulary": {"words": model.embedding.num_embeddings, "answers": model.head.out_features},

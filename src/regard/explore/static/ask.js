@@ -4,11 +4,8 @@ import { backdrop, cells, density, highest, plain, sample, scale_bar } from "./d
 
 const view = { sample: null, file: null, picture: null, attention: null, answer: null, kept: new Map() };
 
-const names = {
-  "mixture-2": "2 components", "mixture-4": "4 components", "mixture-4-sparse": "up to 4, sparse",
-  "mixture-selected": "selected K", "discrete-tvmax": "TVmax",
-};
-const readable = kind => names[kind] || kind.replaceAll("-", " ");
+let labels = {};  // of the attentions, by their names: the server says them
+const readable = kind => labels[kind] ?? kind;
 
 export async function start_ask(open) {
   const state = read_state(), there = await (await fetch("api/state")).json();
@@ -23,6 +20,7 @@ export async function start_ask(open) {
     type: "button", role: "radio", "aria-checked": "false", "aria-label": s.name, "data-sample": s.name, onclick: () => { choose(s); ask(); },
   }, make("img", { src: "api/samples/" + s.name, alt: "", loading: "lazy" }))));
   const kinds = there.model ? there.model.attentions : [];
+  if (there.model) labels = there.model.labels;
   view.attention = kinds.includes(state.attention) ? state.attention : kinds[0];
   $("attentions").append(...kinds.map(kind => make("button", {
     type: "button", role: "radio", "aria-checked": String(kind === view.attention), "data-attention": kind, onclick: () => attend(kind),

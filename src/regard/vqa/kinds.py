@@ -1,0 +1,274 @@
+"""The kinds of output attention as values: their names, their labels, and the lists of them, all in this file.
+
+A kind is a small frozen value; `str(kind)` is its name in settings, on the command line and in JSON, and `parse(name)`
+the value again:
+
+    discrete-softmax, discrete-sparsemax      Discrete("softmax"), Discrete("sparsemax")
+    discrete-entmax, discrete-entmax-1.3      Discrete("entmax"), with another alpha than 1.5
+    discrete-tvmax, discrete-tvmax-0.3        Discrete("tvmax"), with another gamma than 0.1
+    continuous-softmax, continuous-sparsemax  Continuous("softmax"), Continuous("sparsemax")
+    mixture-2, mixture-4-sparse               MixtureOf(2), MixtureOf(4, sparse=True)
+    mixture-selected, mixture-selected-0.5    MixtureSelected(), with another price than 0.1
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from regard import _check
+from regard._plan import Map
+from regard.continuous import Density, Locations, fit_mixture, match_moments, select_mixture
+from regard.continuous.fit import Mixing
+from regard.maps.simplex import entmax, softmax, sparsemax
+from regard.maps.structured import tvmax
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_MAP = re.compile(rf"softmax|sparsemax|(entmax|tvmax)(?:-({_NUMBER}))?")
+_MIXTURE = re.compile(rf"mixture-(?:([1-9]\d*)(-sparse)?|selected(?:-({_NUMBER}))?)")
+_FAMILIES = {"softmax": 1, "sparsemax": 2}  # alpha of the densities
+
+
+class Kind(ABC):
+    """A way to attend to the cells of a picture: `Discrete`, or a `Fitted` one, which has a density."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What `parse` takes."""
+
+    @property
+    def label(self) -> str:
+        """A few words for who reads."""
+        return self.name.replace("-", " ")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Discrete(Kind):
+    """Weights on the cells by a map, by the name that `named_map` takes.
+
+    >>> print(Discrete("entmax-1.3"), Discrete("entmax-1.50"))
+    discrete-entmax-1.3 discrete-entmax
+    """
+
+    map: str = "softmax"
+
+    def __post_init__(self) -> None:
+        """One name for one map."""
+        object.__setattr__(self, "map", named_map(self.map, (1, 1))[0])
+
+    @property
+    def name(self) -> str:
+        """The name, with the map's."""
+        return f"discrete-{self.map}"
+
+    @property
+    def label(self) -> str:
+        """The name in words; TVmax alone."""
+        return f"TV{self.map[2:]}".replace("-", " ") if self.map.startswith("tvmax") else super().label
+
+
+class Fitted(Kind):
+    """A density that is fitted to softmax weights on the cells."""
+
+    @abstractmethod
+    def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
+        """One density for each row of weights (..., L)."""
+
+
+@dataclass(frozen=True)
+class Continuous(Fitted):
+    """One density by moment matching: `map` "softmax" gives a Gaussian, "sparsemax" a truncated paraboloid.
+
+    >>> print(Continuous("sparsemax"), Continuous("sparsemax").alpha)
+    continuous-sparsemax 2
+    """
+
+    map: str = "softmax"
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        _check.choice("map", self.map, tuple(_FAMILIES))
+
+    @property
+    def alpha(self) -> float:
+        """The family of the density, as `regard.continuous.match_moments` counts them."""
+        return _FAMILIES[self.map]
+
+    @property
+    def name(self) -> str:
+        """The name, with the map's."""
+        return f"continuous-{self.map}"
+
+    def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
+        """See `regard.continuous.match_moments`."""
+        return match_moments(weights, where, self.alpha, mask)
+
+
+@dataclass(frozen=True)
+class MixtureOf(Fitted):
+    """So many Gaussians by EM, started from regions; `sparse` drops weak ones.
+
+    >>> print(MixtureOf(4, sparse=True), "has the label:", MixtureOf(4, sparse=True).label)
+    mixture-4-sparse has the label: up to 4, sparse
+    """
+
+    components: int = 2
+    sparse: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        _check.count("components", self.components)
+
+    @property
+    def name(self) -> str:
+        """The name, with the number of components."""
+        return f"mixture-{self.components}{'-sparse' if self.sparse else ''}"
+
+    @property
+    def label(self) -> str:
+        """How many."""
+        if self.sparse:
+            return f"up to {self.components}, sparse"
+        return f"{self.components} component{'' if self.components == 1 else 's'}"
+
+    def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
+        """See `regard.continuous.fit_mixture`."""
+        mixing: Mixing = "sparsemax" if self.sparse else "em"
+        return fit_mixture(weights, where, self.components, mixing=mixing, mask=mask)
+
+
+@dataclass(frozen=True)
+class MixtureSelected(Fitted):
+    """The number of Gaussians chosen for each example at test time, at a `price` per component; one in training.
+
+    >>> print(MixtureSelected(0.5), MixtureSelected())
+    mixture-selected-0.5 mixture-selected
+    """
+
+    price: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        object.__setattr__(self, "price", _check.number("price", self.price, at_least=0))
+
+    @property
+    def name(self) -> str:
+        """The name, with the price unless it is the default."""
+        return "mixture-selected" + _suffix(self.price, MixtureSelected.price)
+
+    @property
+    def label(self) -> str:
+        """The same in words."""
+        return "selected K" + _suffix(self.price, MixtureSelected.price, ", price ")
+
+    def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
+        """See `regard.continuous.select_mixture`; random starts are the same each time, from a generator of its own."""
+        if training:
+            return match_moments(weights, where, 1, mask)
+        starts = torch.Generator(weights.device).manual_seed(0)
+        return select_mixture(weights, where, penalty=self.price, mask=mask, generator=starts)
+
+
+def named_map(name: str, cells: tuple[int, int] | None = None) -> tuple[str, Map]:
+    """A map by its name, and the name as it is printed: softmax, sparsemax, entmax or entmax-ALPHA (default 1.5).
+
+    With `cells`, the height and width of a grid, also tvmax or tvmax-GAMMA (default 0.1).
+
+    >>> named_map("entmax-1.3")[1].keywords, named_map("entmax-1.5")[0]
+    ({'alpha': 1.3}, 'entmax')
+    """
+    match = _MAP.fullmatch(name)
+    if match is None or (match[1] == "tvmax" and cells is None):
+        expected = "softmax, sparsemax, entmax or entmax-1.3 (any alpha)"
+        expected += ", tvmax or tvmax-0.3 (any gamma)" if cells is not None else ""
+        _check.complain("map", repr(name), expected, "Write one of these.")
+    base, number = match[1], match[2]
+    if base == "entmax":
+        alpha = _check.number("alpha", float(number or 1.5), at_least=1, remedy="1 is softmax, 2 is sparsemax.")
+        return base + _suffix(alpha, 1.5), partial(entmax, alpha=alpha)
+    if base == "tvmax":
+        gamma = float(number or 0.1)
+        return base + _suffix(gamma, 0.1), partial(tvmax, gamma=gamma, shape=cells)
+    return name, softmax if name == "softmax" else sparsemax
+
+
+def _suffix(value: float, default: float, before: str = "-") -> str:
+    """A number behind a name, in digits that `float` reads as the same number; nothing for the default."""
+    if value == default:
+        return ""
+    return before + format(Decimal(repr(float(value))), "f").removesuffix(".0")
+
+
+KINDS: tuple[Kind, ...] = (
+    Discrete("softmax"),
+    Discrete("sparsemax"),
+    Discrete("entmax"),
+    Discrete("tvmax"),
+    Continuous("softmax"),
+    Continuous("sparsemax"),
+    MixtureOf(2),
+    MixtureOf(4),
+    MixtureOf(4, sparse=True),
+    MixtureSelected(),
+)
+"""What a page or a help text offers; `parse` takes any alpha, gamma, number of components and price."""
+
+NAMES = tuple(map(str, KINDS))
+_OTHERS = "discrete-entmax-1.3 (any alpha), discrete-tvmax-0.3 (any gamma), mixture-3 (any number), mixture-3-sparse, "
+WRITTEN = f"{', '.join(NAMES)}; also {_OTHERS}mixture-selected-0.5 (any price)"
+"""All that can be written, in one line."""
+
+COMPARED: tuple[Kind, ...] = (Discrete("softmax"), Discrete("sparsemax"), Continuous("softmax"), MixtureOf(2))
+"""What `regard compare` trains by default."""
+
+EVALUATED: tuple[Kind, ...] = (
+    Discrete("softmax"),
+    Discrete("sparsemax"),
+    Continuous("softmax"),
+    Continuous("sparsemax"),
+    MixtureOf(2),
+    MixtureSelected(),
+)
+"""What `regard evaluate` looks with beside the model's own."""
+
+DEMO: tuple[Kind, ...] = (Discrete("softmax"), Continuous("softmax"))
+"""What `regard demo` trains."""
+
+
+def parse(kind: str | Kind) -> Kind:
+    """The kind of a name; a kind is returned as it is.
+
+    >>> parse("mixture-4-sparse")
+    MixtureOf(components=4, sparse=True)
+    >>> parse("mixture")
+    Traceback (most recent call last):
+    ValueError: attention: got 'mixture', expected one of discrete-softmax, ...
+    """
+    found = kind if isinstance(kind, Kind) else _read(str(kind))
+    if found is None:
+        _check.complain("attention", repr(kind), f"one of {WRITTEN}", "Write one of these.")
+    return found
+
+
+def _read(name: str) -> Kind | None:
+    family, _, rest = name.partition("-")
+    if family == "discrete" and _MAP.fullmatch(rest):
+        return Discrete(rest)
+    if family == "continuous" and rest in _FAMILIES:
+        return Continuous(rest)
+    if mixture := _MIXTURE.fullmatch(name):
+        components, sparse, price = mixture.groups()
+        if components:
+            return MixtureOf(int(components), bool(sparse))
+        return MixtureSelected(float(price)) if price else MixtureSelected()
+    return None
