@@ -8,6 +8,7 @@ import torch
 import regard
 from regard._blocks import Held
 from regard.affinity import Affinity
+from regard.maps.spelling import as_map
 
 
 class Scaled(torch.nn.Module):
@@ -89,11 +90,11 @@ def test_second_derivatives_through_blocks(monkeypatch):
 
 def test_what_can_be_seen_inside():
     alpha = torch.tensor(1.5)
-    seen = Held.by(regard.Bilinear(torch.eye(2)), partial(regard.entmax, alpha=alpha))
+    seen = Held.by(regard.Bilinear(torch.eye(2)), as_map(partial(regard.entmax, alpha=alpha)))
     assert seen.known
     assert seen.tensors[1] is alpha
     affinity, map = seen.rebuilt([torch.ones(2, 2), torch.tensor(2.0)])
     assert float(affinity.weight.sum()) == 4
-    assert float(map.keywords["alpha"]) == 2
-    for hidden in (Scaled(), Own(alpha), lambda s, mask: s, partial(regard.sinkhorn, 1.0), regard.Sinkhorn()):
+    assert float(map.alpha) == 2
+    for hidden in (Scaled(), Own(alpha), lambda s, mask: s, as_map(partial(regard.sinkhorn, 1.0))):
         assert not Held.by(hidden).known

@@ -80,6 +80,19 @@ FUNCTIONS = {
     "tvmax": lambda make: regard.tvmax(make(2, 4, 5), gamma=make(1, 1, 1)),
     "sinkhorn": lambda make: (regard.sinkhorn(make(2, 4, 5)).plan, regard.sinkhorn(make(2, 4, 5), tol=0.1).plan),
     "Sinkhorn": lambda make: Sinkhorn()(make(2, 4, 5), mask=make(5) > -1),
+    "Softmax Sparsemax Entmax Normmax BudgetSparsemax Mean Gate": lambda make: [
+        value(make(3, 9), mask=make(9) > -1)
+        for value in (
+            regard.Softmax(),
+            regard.Sparsemax(),
+            regard.Entmax(1 + make(3, 1)),
+            regard.Normmax(3.0),
+            regard.BudgetSparsemax(),
+            regard.Mean(),
+            regard.Gate(make(3, 1)),
+        )
+    ],
+    "TVmax Inverse": lambda make: (regard.TVmax(0.1, (2, 3))(make(4, 6)), regard.Inverse()(-make(3, 9))),
     "sparsemax_loss": partial(losing, loss=regard.sparsemax_loss),
     "entmax_loss": partial(losing, loss=regard.entmax_loss, alpha=1.3),
     "normmax_loss": partial(losing, loss=regard.normmax_loss, alpha=1.3),

@@ -12,14 +12,13 @@ from regard.maps.normed import normmax
 from regard.maps.simplex import entmax, mean, softmax, sparsemax
 from regard.maps.structured import tvmax
 from regard.maps.transport import Sinkhorn, Transport, sinkhorn
-from regard.maps.values import TV, BudgetSparsemax, Entmax, Gate, Inverse, Mean, Normmax, Softmax, Sparsemax
+from regard.maps.values import BudgetSparsemax, Entmax, Gate, Inverse, Mean, Normmax, Softmax, Sparsemax, TVmax
 from regard.native import native_kernels
 from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, GaussianW2, HistogramW1, Unsquared
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "TV",
     "Additive",
     "Affinity",
     "Bilinear",
@@ -42,6 +41,7 @@ __all__ = [
     "Sinkhorn",
     "Softmax",
     "Sparsemax",
+    "TVmax",
     "Transport",
     "Unsquared",
     "attend",

@@ -261,7 +261,7 @@ def test_as_a_map_it_gives_doubly_stochastic_attention() -> None:
         torch.testing.assert_close(weights.sum(-2), torch.ones(2, 4, 6), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(attend(q, k, v, affinity=GaussianW2(), map=sinkhorn), sinkhorn(s).weights @ v)
     torch.testing.assert_close(Sinkhorn()(s.mT, dim=-2), Sinkhorn()(s).mT)
-    assert Sinkhorn.couples_rows
+    assert Sinkhorn().couples_rows
     assert sinkhorn.couples_rows
 
 

@@ -392,7 +392,7 @@ def test_bad_parts_are_named():
 
 def test_repr():
     layer = MultiheadAttention(E, H, 0.1, kdim=8, batch_first=True, map=partial(regard.entmax, alpha=1.5))
-    assert "kdim=8, batch_first=True, affinity=Dot(scale=None), map=entmax(alpha=1.5), dropout=0.1" in repr(layer)
+    assert "kdim=8, batch_first=True, affinity=Dot(scale=None), map=Entmax(alpha=1.5), dropout=0.1" in repr(layer)
     assert "num_heads=4, add_bias_kv=True, add_zero_attn=True, " in repr(
         MultiheadAttention(E, H, 0.0, True, True, True)
     )

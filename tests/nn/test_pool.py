@@ -72,7 +72,7 @@ def test_dropout_in_training_alone():
         (lambda: AttentionPool(0), ValueError, r"^dim: got 0"),
         (lambda: AttentionPool(D, glimpses=0), ValueError, r"^glimpses: got 0"),
         (lambda: AttentionPool(D, dropout=1), ValueError, r"^dropout: got 1"),
-        (lambda: AttentionPool(D, map="softmax"), TypeError, r"^map: got str"),
+        (lambda: AttentionPool(D, map="softermax"), ValueError, r"^map: got 'softermax', expected one of softmax, "),
         (lambda: AttentionPool(D)(torch.zeros(L, 4)), ValueError, r"^x: got width 4, expected 6"),
         (lambda: AttentionPool(D)(torch.zeros(D)), ValueError, r"^x: got shape \(6,\), expected at least 2"),
         (
@@ -89,5 +89,5 @@ def test_bad_input_is_named(call, error, message):
 
 
 def test_repr():
-    assert "map=sparsemax" in repr(AttentionPool(D, map=regard.sparsemax))
+    assert "map=Sparsemax()" in repr(AttentionPool(D, map=regard.sparsemax))
     assert "(map): Entmax(heads=1, alpha=1.5)" in repr(AttentionPool(D, map=Entmax()))

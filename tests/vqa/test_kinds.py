@@ -23,7 +23,6 @@ WRITTEN = {
     "discrete-sparsemax": Discrete("sparsemax"),
     "discrete-entmax": Discrete("entmax-1.5"),
     "discrete-entmax-1.3": Discrete("entmax-1.3"),
-    "discrete-entmax-1": Discrete("entmax-1.0"),
     "discrete-tvmax": Discrete("tvmax-0.1"),
     "discrete-tvmax-0": Discrete("tvmax-0"),
     "continuous-softmax": Continuous("softmax"),
@@ -51,7 +50,7 @@ def test_a_name_and_its_value(name, kind):
     ("spelled", "name"),
     [
         ("discrete-entmax-1.5", "discrete-entmax"),
-        ("discrete-entmax-2.0", "discrete-entmax-2"),
+        ("discrete-entmax-2.0", "discrete-sparsemax"),
         ("mixture-selected-0.10", "mixture-selected"),
         ("mixture-selected-1.00", "mixture-selected-1"),
     ],

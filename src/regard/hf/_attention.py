@@ -15,10 +15,10 @@ from regard._plan import Map
 from regard.affinity import Affinity, Dot
 from regard.hf._masks import at_the_border
 from regard.hf._reach import mark
-from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.transport import Sinkhorn
+from regard.maps.values import Entmax, Softmax, Sparsemax
 from regard.nn._heads import attend_heads
-from regard.nn.learned import Entmax
+from regard.nn.learned import Entmax as LearnedEntmax
 from regard.wasserstein.affinities import GaussianW2
 
 #: Arguments of attention functions that change the scores. Only an attention that knows them may take them.
@@ -29,13 +29,13 @@ def attentions() -> dict[str, Callable[..., tuple[Tensor, Tensor | None]]]:
     """Every attention by its name."""
     dot: Callable[[float], Affinity] = Dot
     parts: dict[str, tuple[Callable[[float], Affinity], Map | None]] = {
-        "regard_softmax": (dot, softmax),
-        "regard_sparsemax": (dot, sparsemax),
-        "regard_entmax15": (dot, partial(entmax, alpha=1.5)),
+        "regard_softmax": (dot, Softmax()),
+        "regard_sparsemax": (dot, Sparsemax()),
+        "regard_entmax15": (dot, Entmax(1.5)),
         "regard_entmax": (dot, None),
         "regard_sinkhorn": (dot, Sinkhorn(iterations=100, tol=1e-3)),
         # -|q - k|^2 / tau holds the inner product 2 / tau times: this tau makes it that of the model.
-        "regard_w2": (lambda scaling: GaussianW2(tau=2 / scaling), softmax),
+        "regard_w2": (lambda scaling: GaussianW2(tau=2 / scaling), Softmax()),
     }
     recorder: Any
     try:
@@ -123,7 +123,7 @@ def _weights_wanted(module: nn.Module, keywords: dict[str, Any], recorder: Any) 
 
 def _learned_map(module: nn.Module) -> Map:
     map = getattr(module, "regard_map", None)
-    if isinstance(map, Entmax):
+    if isinstance(map, LearnedEntmax):
         return map
     if getattr(getattr(module, "config", None), "regard_alpha", None):
         remedy = "Load the model by the class that it was saved by, after regard.hf.register()."
@@ -135,8 +135,4 @@ def _learned_map(module: nn.Module) -> Map:
             "Call regard.hf.learn_alpha(model) before the optimiser is made.",
             stacklevel=2,
         )
-    return _fixed
-
-
-def _fixed(s: Tensor, *, mask: Tensor | None) -> Tensor:
-    return entmax(s, alpha=1.5, mask=mask)
+    return Entmax(1.5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import MISSING, fields
+from decimal import Decimal
 from types import FunctionType
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from regard import _check
 from regard.maps._value import Applied, MapValue
 from regard.maps.transport import Sinkhorn
-from regard.maps.values import TV, BudgetSparsemax, Entmax, Gate, Inverse, Mean, Normmax, Softmax, Sparsemax
+from regard.maps.values import BudgetSparsemax, Entmax, Gate, Inverse, Mean, Normmax, Softmax, Sparsemax, TVmax
 
 #: Every map by the name that configurations, command lines and JSON use; the functions have the same names.
 VALUES: dict[str, type[MapValue]] = {
@@ -26,12 +27,13 @@ VALUES: dict[str, type[MapValue]] = {
     "entmax": Entmax,
     "normmax": Normmax,
     "budget_sparsemax": BudgetSparsemax,
-    "tvmax": TV,
+    "tvmax": TVmax,
     "mean": Mean,
     "gate": Gate,
     "inverse": Inverse,
     "sinkhorn": Sinkhorn,
 }
+GAMMA = 0.1  # of a TVmax whose name has no number
 _NAMES = {kind: name for name, kind in VALUES.items()}
 _OF_FUNCTION: dict[Any, type[MapValue]] = {kind.function: kind for kind in VALUES.values()}
 _NEEDED = {kind: {field.name for field in fields(kind) if field.default is MISSING} for kind in VALUES.values()}
@@ -79,45 +81,55 @@ def _complete(kind: type[MapValue], keywords: dict[str, Any]) -> bool:
     return _NEEDED[kind] <= set(keywords) <= set(kind.__match_args__)
 
 
-def parse_map(name: str) -> MapValue:
+def parse_map(name: str, shape: tuple[int, int] | None = None) -> MapValue:
     """The map of a name: "sparsemax", "entmax-1.3", "sinkhorn-0.05"; the number is the first parameter.
 
-    >>> parse_map("entmax"), parse_map("normmax-3")
-    (Entmax(alpha=1.5), Normmax(alpha=3.0))
+    "tvmax-0.3" needs the `shape` (height, width) of its grid; without a number its gamma is 0.1.
+
+    >>> parse_map("entmax"), parse_map("normmax-3"), parse_map("tvmax", (14, 14))
+    (Entmax(alpha=1.5), Normmax(alpha=3.0), TVmax(gamma=0.1, shape=(14, 14)))
     """
     found = _NAME.fullmatch(name)
     kind = VALUES.get(found[1]) if found else None
-    if found is None or kind is None or (found[2] and not fields(kind)):
-        names = ", ".join(f"{word}-NUMBER" if fields(kind) else word for word, kind in VALUES.items())
-        _check.complain("map", repr(name), f"one of {names}", "A number may be left out where it has a default.")
-    keywords = {fields(kind)[0].name: float(found[2])} if found[2] else {}
-    if not _complete(kind, keywords):
-        remedy = f"Write the value itself: regard.{kind.__name__}(...)."
-        _check.complain("map", repr(name), "a name that says all parameters", remedy)
+    if found is None or kind is None or (found[2] and not kind.__match_args__):
+        names = ", ".join(f"{word} or {word}-NUMBER" if kind.__match_args__ else word for word, kind in VALUES.items())
+        _check.complain("map", repr(name), f"one of {names}", "Or pass a value such as regard.Entmax(1.3).")
+    keywords: dict[str, Any] = {kind.__match_args__[0]: float(found[2])} if found[2] else {}
+    if kind is TVmax:
+        if shape is None:
+            remedy = "Write regard.TVmax(gamma, (height, width))."
+            _check.complain("map", repr(name), "the shape of a grid beside it", remedy)
+        keywords = {"gamma": GAMMA} | keywords | {"shape": shape}
     return kind(**keywords).simplest()
 
 
 def map_name(map: Any) -> str:
-    """The name that `parse_map` reads back; of what has none, what it prints as.
+    """The name that `parse_map` reads back as the same map; of what has none, what it prints as.
 
-    >>> map_name(Entmax(1.3)), map_name(Softmax()), map_name(TV(0.1, (14, 14)))
-    ('entmax-1.3', 'softmax', 'TV(gamma=0.1, shape=(14, 14))')
+    >>> map_name(Entmax(1.3)), map_name(Entmax(1.5)), map_name(Entmax(1.0)), map_name(TVmax(0.3, (14, 14)))
+    ('entmax-1.3', 'entmax', 'softmax', 'tvmax-0.3')
     """
     value = as_map(map)
-    if isinstance(value, MapValue):
-        changed = {f.name: getattr(value, f.name) for f in fields(value) if _differs(getattr(value, f.name), f.default)}
-        name = _NAMES[type(value)]
-        if not changed and name != "entmax":
+    if isinstance(value, MapValue) and type(value) in _NAMES:
+        name, default = _NAMES[type(value)], {f.name: f.default for f in fields(value)}
+        if isinstance(value, TVmax):
+            default = {"gamma": GAMMA, "shape": value.shape}
+        changed = [key for key, x in value.parameters.items() if isinstance(x, Tensor) or x != default[key]]
+        if not changed:
             return name
-        first, *others = fields(value)
-        number = getattr(value, first.name)
-        if not others and isinstance(number, (int, float)):
-            return f"{name}-{number:g}"
+        number = getattr(value, changed[0])
+        if changed == [type(value).__match_args__[0]] and isinstance(number, (int, float)):
+            return name + number_suffix(number)
     return getattr(value, "__name__", repr(value))
 
 
-def _differs(x: Any, default: Any) -> bool:
-    return isinstance(x, Tensor) or default is MISSING or x != default
+def number_suffix(number: float) -> str:
+    """A number behind a name, in digits that `float` reads as the same number.
+
+    >>> number_suffix(1.3), number_suffix(1e-5), number_suffix(2.0)
+    ('-1.3', '-0.00001', '-2')
+    """
+    return "-" + format(Decimal(repr(float(number))), "f").removesuffix(".0")
 
 
 def entmax_order(map: Any) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from torch import Tensor
+import torch
 
 from regard import _check
 from regard.maps._value import MapValue
@@ -19,7 +19,11 @@ from regard.maps.structured import tvmax
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Softmax(MapValue):
-    """See `regard.softmax` (docs/math.md, 2.2)."""
+    """See `regard.softmax` (docs/math.md, 2.2).
+
+    >>> Softmax()(torch.zeros(2))
+    tensor([0.5000, 0.5000])
+    """
 
     function = softmax
 
@@ -27,7 +31,11 @@ class Softmax(MapValue):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Sparsemax(MapValue):
-    """See `regard.sparsemax` (docs/math.md, 2.3)."""
+    """See `regard.sparsemax` (docs/math.md, 2.3).
+
+    >>> Sparsemax()(torch.tensor([1.0, 0.5, -1.0]))
+    tensor([0.7500, 0.2500, 0.0000])
+    """
 
     function = sparsemax
 
@@ -35,18 +43,19 @@ class Sparsemax(MapValue):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Entmax(MapValue):
-    """See `regard.entmax` (docs/math.md, 2.4). `alpha` is a number or a tensor, one number per row (default 1.5).
+    """See `regard.entmax` (docs/math.md, 2.4). `alpha` is a number (default 1.5), or a tensor that broadcasts to the
+    scores (..., Lq, Lk) with size 1 on the last axis.
 
     >>> Entmax(2.0).simplest(), Entmax(1.5) == Entmax()
     (Sparsemax(), True)
     """
 
-    alpha: float | Tensor = 1.5
+    alpha: float | torch.Tensor = 1.5
     function = entmax
 
     def simplest(self) -> MapValue:
         """Softmax and sparsemax where alpha is 1 or 2."""
-        if isinstance(self.alpha, Tensor):
+        if isinstance(self.alpha, torch.Tensor):
             return self
         return Softmax() if self.alpha == 1 else Sparsemax() if self.alpha == 2 else self
 
@@ -54,35 +63,46 @@ class Entmax(MapValue):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Normmax(MapValue):
-    """See `regard.normmax` (docs/math.md, 2.14). `alpha` is a number or a tensor, one number per row (default 2)."""
+    """See `regard.normmax` (docs/math.md, 2.14). `alpha` is a number (default 2), or a tensor that broadcasts to the
+    scores (..., Lq, Lk) with size 1 on the last axis.
 
-    alpha: float | Tensor = 2.0
+    >>> Normmax(3)
+    Normmax(alpha=3)
+    """
+
+    alpha: float | torch.Tensor = 2.0
     function = normmax
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class BudgetSparsemax(MapValue):
-    """See `regard.budget_sparsemax` (docs/math.md, 2.18). `budget` is what the weights sum to (default 2)."""
+    """See `regard.budget_sparsemax` (docs/math.md, 2.18). `budget` is what the weights sum to, a number (default 2), or
+    a tensor that broadcasts to the scores (..., Lq, Lk) with size 1 on the last axis.
 
-    budget: float | Tensor = 2.0
+    >>> BudgetSparsemax(2)(torch.tensor([3.0, 2.0, 0.0]))
+    tensor([1., 1., 0.])
+    """
+
+    budget: float | torch.Tensor = 2.0
     function = budget_sparsemax
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class TV(MapValue):
-    """See `regard.tvmax` (docs/math.md, 2.5.1): `gamma` is the price of a difference, `shape` is (height, width).
+class TVmax(MapValue):
+    """See `regard.tvmax` (docs/math.md, 2.5.1). `gamma` is the price of a difference between neighbours, a number or a
+    tensor that broadcasts to the scores (..., Lq, Lk) with size 1 on the last axis; `shape` is (height, width).
 
-    >>> TV(0.1, shape=(14, 14))
-    TV(gamma=0.1, shape=(14, 14))
+    >>> TVmax(0.1, shape=(14, 14))
+    TVmax(gamma=0.1, shape=(14, 14))
     """
 
-    gamma: float | Tensor
+    gamma: float | torch.Tensor
     shape: tuple[int, int]
     function = tvmax
 
-    def __call__(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, s: torch.Tensor, dim: int = -1, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Weights with the shape of `s`, whose last axis is the flat grid."""
         if _check.axis("s", s, dim) != -1:
             _check.complain("dim", dim, "-1", "A grid lies on the last axis; move it there.")
@@ -92,7 +112,11 @@ class TV(MapValue):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Mean(MapValue):
-    """See `regard.mean` (docs/math.md, 2.6)."""
+    """See `regard.mean` (docs/math.md, 2.6).
+
+    >>> Mean()(torch.tensor([3.0, -1.0]))
+    tensor([ 1.5000, -0.5000])
+    """
 
     function = mean
 
@@ -100,16 +124,25 @@ class Mean(MapValue):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Gate(MapValue):
-    """See `regard.gate` (docs/math.md, 6.21): `bias` (default 0) is added to the scores, `tau` (default 1) divides."""
+    """See `regard.gate` (docs/math.md, 6.21). `bias` (default 0) is added to the scores and `tau` (default 1) divides
+    them: numbers, or tensors that broadcast to (..., Lq, Lk).
 
-    bias: float | Tensor = 0.0
-    tau: float | Tensor = 1.0
+    >>> Gate(bias=2.0)(torch.tensor([-2.0]))
+    tensor([0.5000])
+    """
+
+    bias: float | torch.Tensor = 0.0
+    tau: float | torch.Tensor = 1.0
     function = gate
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Inverse(MapValue):
-    """See `regard.inverse` (docs/math.md, 6.22)."""
+    """See `regard.inverse` (docs/math.md, 6.22).
+
+    >>> Inverse()(torch.tensor([0.0, -1.0, -3.0]))
+    tensor([0.5714, 0.2857, 0.1429])
+    """
 
     function = inverse

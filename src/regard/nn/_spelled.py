@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -24,22 +23,9 @@ from regard.continuous import (
     match_moments,
     select_mixture,
 )
-from regard.maps.budget import budget_sparsemax
-from regard.maps.normed import normmax
-from regard.maps.simplex import entmax, mean, softmax, sparsemax
-from regard.maps.structured import tvmax
-from regard.maps.transport import Sinkhorn
+from regard.maps.spelling import VALUES, as_map
 from regard.nn.learned import Entmax
 
-MAPS: dict[str, Callable[..., Any]] = {
-    "softmax": softmax,
-    "sparsemax": sparsemax,
-    "entmax": entmax,
-    "mean": mean,
-    "normmax": normmax,
-    "budget_sparsemax": budget_sparsemax,
-    "tvmax": tvmax,
-}
 FITS: dict[str, Callable[..., Any]] = {
     "match_moments": match_moments,
     "fit_mixture": fit_mixture,
@@ -57,28 +43,32 @@ _OWN = "Save its state_dict with safetensors, and make the module again in your 
 def spell_map(map: Any) -> dict[str, Any]:
     """A map as JSON holds it.
 
+    >>> from regard import entmax
     >>> spell_map(functools.partial(entmax, alpha=1.3))
     {'name': 'entmax', 'alpha': 1.3}
     """
     if isinstance(map, Entmax):
         return {"name": "learned-entmax", "heads": map.heads}
-    if isinstance(map, Sinkhorn):
-        return {"name": "sinkhorn", **asdict(map)}
-    return _spell("map", map, MAPS)
+    value = as_map(map)
+    name = next((name for name, kind in VALUES.items() if type(value) is kind), None)
+    if name is None or not all(_plain(x) for x in value.parameters.values()):
+        expected = f"one of {', '.join(VALUES)}, with plain numbers by their names, to be saved"
+        _check.complain("map", getattr(value, "__name__", repr(value)), expected, _OWN, TypeError)
+    return {"name": name, **{key: list(x) if isinstance(x, tuple) else x for key, x in value.parameters.items()}}
 
 
 def read_map(said: Mapping[str, Any]) -> Any:
     """The map of a config; a learned alpha comes with the weights.
 
-    >>> read_map({"name": "sparsemax"}) is sparsemax
-    True
+    >>> read_map({"name": "entmax", "alpha": 1.3})
+    Entmax(alpha=1.3)
     """
     options = {key: value for key, value in said.items() if key != "name"}
     if said["name"] == "learned-entmax":
         return Entmax(**options)
-    if said["name"] == "sinkhorn":
-        return Sinkhorn(**options)
-    return _read("map", said["name"], options, MAPS)
+    _check.choice("map", said["name"], tuple(VALUES))
+    kind = VALUES[said["name"]]
+    return kind(**_options("map", said["name"], options, set(kind.__match_args__)))
 
 
 def spell_fit(fit: Any) -> dict[str, Any] | None:
@@ -158,14 +148,18 @@ def _spell(argument: str, part: Any, known: Mapping[str, Callable[..., Any]]) ->
 def _read(argument: str, name: Any, options: Mapping[str, Any], known: Mapping[str, Callable[..., Any]]) -> Any:
     _check.choice(argument, name, tuple(known))
     takes = set(inspect.signature(known[name]).parameters) - set(_TENSORS)
-    for option, value in options.items():
-        if option not in takes or not _plain(tuple(value) if isinstance(value, list) else value):
+    held = _options(argument, name, options, takes)
+    return functools.partial(known[name], **held) if held else known[name]
+
+
+def _options(argument: str, name: str, options: Mapping[str, Any], takes: set[str]) -> dict[str, Any]:
+    """What a config says of a part, if these are names that it takes, with plain numbers."""
+    held = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
+    for option, value in held.items():
+        if option not in takes or not _plain(value):
             expected = f"one of {', '.join(sorted(takes))}, with plain numbers"
             _check.complain(argument, f"{name} with {option} = {value!r}", expected, "Take it out.")
-    if not options:
-        return known[name]
-    held = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
-    return functools.partial(known[name], **held)
+    return held
 
 
 def _plain(value: object) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from torch.nn.functional import softplus
 from regard import _check
 from regard._plan import Map
 from regard.affinity import Affinity
+from regard.maps._value import MapValue
 from regard.maps.simplex import entmax
+from regard.maps.spelling import as_map
 from regard.maps.values import Entmax as EntmaxValue
 
 
@@ -113,21 +115,23 @@ def check_affinity(affinity: object) -> None:
         _check.complain("affinity", "a tensor that requires a gradient", "one that the module can hold", remedy)
 
 
-def check_map(map: object) -> None:
-    """Refuse what is no map, and one with a learnable tensor that the module that is given it would not train."""
-    if not callable(map):
-        _check.complain("map", type(map).__name__, "a map", "For example regard.sparsemax.", TypeError)
-    held = map.keywords if isinstance(map, functools.partial) else {}
-    if any(isinstance(x, Tensor) and x.requires_grad for x in held.values()):
+def held_map(map: object) -> Any:
+    """The map as a module keeps it: a module as it is, all else as a value (`regard.maps.spelling.as_map`).
+
+    One with a learnable tensor that the module would not train is refused.
+    """
+    if isinstance(map, nn.Module):
+        return map
+    value = as_map(map)
+    parameters = value.parameters.values() if isinstance(value, MapValue) else ()
+    if any(isinstance(x, Tensor) and x.requires_grad for x in parameters):
         remedy = "Use regard.nn.Entmax(heads), or a module of your own that holds it."
         _check.complain("map", "a tensor that requires a gradient", "one that the module can hold", remedy)
+    return value
 
 
 def name_of(part: Affinity | nn.Module | Map) -> str:
     """An affinity or a map as a repr shows it."""
-    if isinstance(part, functools.partial):
-        inside = ", ".join(f"{key}={value}" for key, value in part.keywords.items() if not isinstance(value, Tensor))
-        return f"{name_of(part.func)}({inside})"
     if isinstance(part, Affinity) and any(isinstance(x, Tensor) for x in vars(part).values()):
         return type(part).__name__
     return getattr(part, "__name__", repr(part))

@@ -14,7 +14,7 @@ from regard.affinity import Affinity, Dot
 from regard.maps.simplex import softmax
 from regard.nn._heads import attend_heads, masks_of_torch
 from regard.nn._nested import in_nested
-from regard.nn.learned import check_affinity, check_map, name_of
+from regard.nn.learned import check_affinity, held_map, name_of
 
 
 class MultiheadAttention(nn.Module):
@@ -43,7 +43,7 @@ class MultiheadAttention(nn.Module):
     (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
     >>> layer
     MultiheadAttention(
-      embed_dim=16, num_heads=4, batch_first=True, affinity=Dot(scale=None), map=sparsemax
+      embed_dim=16, num_heads=4, batch_first=True, affinity=Dot(scale=None), map=Sparsemax()
       (out_proj): Linear(in_features=16, out_features=16, bias=True)
     )
     """
@@ -78,9 +78,8 @@ class MultiheadAttention(nn.Module):
         self.dropout = _check.share("dropout", dropout)
         self.batch_first = batch_first
         check_affinity(affinity)
-        check_map(map)
         self.affinity = affinity
-        self.map = map
+        self.map = held_map(map)
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))

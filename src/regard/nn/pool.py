@@ -15,7 +15,7 @@ from regard.hub import PretrainedModule
 from regard.maps.simplex import softmax
 from regard.nn._cards import pool_card
 from regard.nn._spelled import read_map, spell_map
-from regard.nn.learned import check_map, name_of
+from regard.nn.learned import held_map, name_of
 
 
 class Pooled(NamedTuple):
@@ -69,8 +69,7 @@ class AttentionPool(PretrainedModule):
         super().__init__()
         self.dim, self.glimpses = _check.count("dim", dim), _check.count("glimpses", glimpses)
         hidden = dim if hidden is None else _check.count("hidden", hidden)
-        check_map(map)
-        self.map = map
+        self.map = held_map(map)
         self.score = nn.Sequential(
             nn.Linear(dim, hidden, device=device, dtype=dtype),
             nn.ReLU(),
@@ -99,7 +98,7 @@ class AttentionPool(PretrainedModule):
 
     def card(self, name: str, *, license: str | None = None) -> Card:
         """The README.md of this pool, under the name that it is loaded by."""
-        grid = getattr(self.map, "keywords", {}).get("shape") or (196,)
+        grid = getattr(self.map, "shape", None) or (196,)
         return pool_card(self, name, f"torch.randn(1, {math.prod(grid)}, {self.dim})", license)
 
     def _hub_settings(self) -> dict[str, Any]:

@@ -16,8 +16,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,8 +24,8 @@ from regard import _check
 from regard._plan import Map
 from regard.continuous import Density, Locations, fit_mixture, match_moments, select_mixture
 from regard.continuous.fit import Mixing
-from regard.maps.simplex import entmax, softmax, sparsemax
-from regard.maps.structured import tvmax
+from regard.maps.spelling import map_name, number_suffix, parse_map
+from regard.maps.values import Entmax
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _MAP = re.compile(rf"softmax|sparsemax|(entmax|tvmax)(?:-({_NUMBER}))?")
@@ -184,29 +182,22 @@ def named_map(name: str, cells: tuple[int, int] | None = None) -> tuple[str, Map
 
     With `cells`, the height and width of a grid, also tvmax or tvmax-GAMMA (default 0.1).
 
-    >>> named_map("entmax-1.3")[1].keywords, named_map("entmax-1.5")[0]
-    ({'alpha': 1.3}, 'entmax')
+    >>> named_map("entmax-1.3")[1], named_map("entmax-1.5")[0]
+    (Entmax(alpha=1.3), 'entmax')
     """
-    match = _MAP.fullmatch(name)
-    if match is None or (match[1] == "tvmax" and cells is None):
+    if not _MAP.fullmatch(name) or (cells is None and name.startswith("tvmax")):
         expected = "softmax, sparsemax, entmax or entmax-1.3 (any alpha)"
         expected += ", tvmax or tvmax-0.3 (any gamma)" if cells is not None else ""
         _check.complain("map", repr(name), expected, "Write one of these.")
-    base, number = match[1], match[2]
-    if base == "entmax":
-        alpha = _check.number("alpha", float(number or 1.5), at_least=1, remedy="1 is softmax, 2 is sparsemax.")
-        return base + _suffix(alpha, 1.5), partial(entmax, alpha=alpha)
-    if base == "tvmax":
-        gamma = float(number or 0.1)
-        return base + _suffix(gamma, 0.1), partial(tvmax, gamma=gamma, shape=cells)
-    return name, softmax if name == "softmax" else sparsemax
+    value = parse_map(name, cells)
+    if isinstance(value, Entmax):
+        _check.number("alpha", value.alpha, at_least=1, remedy="1 is softmax, 2 is sparsemax.")
+    return map_name(value), value
 
 
 def _suffix(value: float, default: float, before: str = "-") -> str:
-    """A number behind a name, in digits that `float` reads as the same number; nothing for the default."""
-    if value == default:
-        return ""
-    return before + format(Decimal(repr(float(value))), "f").removesuffix(".0")
+    """A number behind a name; nothing for the default."""
+    return "" if value == default else before + number_suffix(value)[1:]
 
 
 KINDS: tuple[Kind, ...] = (
