@@ -69,8 +69,8 @@ def attend(
     >>> attend(q, k, v, bias=-torch.arange(7.0), causal="upper-left").shape  # nearer keys are preferred
     torch.Size([2, 5, 3])
     """
-    extra = causal or bias is not None or dropout_p != 0
-    if map is softmax and mask is None and not extra and isinstance(affinity, _USUAL) and _plain(q, k, v):
+    alone = mask is None and bias is None and not causal and dropout_p == 0
+    if alone and (map is softmax or type(map) is Softmax) and isinstance(affinity, _USUAL) and _plain(q, k, v):
         # The usual case, with little between it and the kernel: at a few hundred keys our own words would cost 30 %.
         given = fused_inputs(q, k, v, affinity)
         c = scaled_dot_product_attention(given.q, given.k, given.v, scale=given.scale)

@@ -94,7 +94,7 @@ def test_maps_reach_every_attention():
     h = h + layer.multihead_attn(layer.norm2(h), memory, memory)[0]
     h = h + layer.linear2(torch.relu(layer.linear1(layer.norm3(h))))
     torch.testing.assert_close(layer(x, memory), h)
-    assert layer.self_attn.map is layer.multihead_attn.map is regard.sparsemax
+    assert layer.self_attn.map is layer.multihead_attn.map == regard.Sparsemax()
 
 
 def test_each_attention_learns_its_own_alpha():
@@ -128,5 +128,5 @@ def test_bad_settings_are_named():
 def test_repr():
     text = repr(TransformerEncoderLayer(E, H, norm_first=True, map=regard.sparsemax))
     assert "norm_first=True" in text
-    assert "map=sparsemax" in text
+    assert "map=Sparsemax()" in text
     assert isinstance(TransformerEncoderLayer(E, H).self_attn, MultiheadAttention)

@@ -12,6 +12,7 @@ from regard import _check
 from regard._plan import Causal, Map
 from regard.affinity import Affinity, Dot
 from regard.maps.simplex import softmax
+from regard.maps.values import Softmax
 from regard.nn._heads import attend_heads, masks_of_torch
 from regard.nn._nested import in_nested
 from regard.nn.learned import check_affinity, held_map, name_of
@@ -110,7 +111,7 @@ class MultiheadAttention(nn.Module):
     @property
     def _qkv_same_embed_dim(self) -> bool:
         """Whether torch's layers may read `in_proj_weight` in evaluation, and compute softmax with their own kernel."""
-        return self.in_proj_weight is not None and self.map is softmax and self.affinity == Dot()
+        return self.in_proj_weight is not None and isinstance(self.map, Softmax) and self.affinity == Dot()
 
     def merge_masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, query: Tensor
