@@ -31,7 +31,8 @@ In each of these models
 - attentions that do not call regard are named by a warning when the model is made.
 
 Eager attention itself misreads a mask in two families: `grounding-dino` adds a boolean one to its scores, and
-`nemotron_asr_streaming` takes a float one for a boolean one. There sdpa attention is compared with.
+`nemotron_asr_streaming` takes a float one for a boolean one. There sdpa attention is compared with. `bark` has no
+forward pass, it only generates: the first of its parts, `BarkSemanticModel`, stands for it.
 
 Types are named as in `config.model_type`. Many are parts of others: `clip_vision_model` is the vision part of `clip`.
 """

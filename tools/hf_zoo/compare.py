@@ -67,20 +67,29 @@ def kept(out: Any, keep: Tensor | None) -> list[Tensor]:
     return [x[keep] for x in places(out, length)] or longer
 
 
+def pooled(out: Any) -> list[Tensor]:
+    """The outputs that have no axis of tokens, (B,) or (B, D)."""
+    return [x for x in tensors(out) if x.dim() < 3]
+
+
 def without_weights(out: Any) -> Any:
     """An output without attention weights: some models return those of eager attention unasked."""
     return {name: x for name, x in out.items() if "attention" not in name} if isinstance(out, dict) else out
 
 
 def distance(x: Tensor, y: Tensor) -> float:
-    """The largest difference, in units of the largest number of `x` or of one."""
+    """The largest difference, in units of one or of the largest number of `x` that is not the same in `y`.
+
+    What is the same is left out: -1e4 at places that a model masks would make every difference small.
+    """
     if x.shape != y.shape:
         return float("inf")
     if x.numel() == 0:
         return 0.0
     same = (x == y) | (x.isnan() & y.isnan())
     gap = torch.where(same, 0.0, (x - y).abs())
-    top = float(x[x.isfinite()].abs().max()) if x.isfinite().any() else 1.0
+    other = x[~same & x.isfinite()]
+    top = float(other.abs().max()) if other.numel() else 1.0
     return float(gap.nan_to_num(float("inf")).max()) / max(1.0, top)
 
 

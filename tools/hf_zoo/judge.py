@@ -13,10 +13,11 @@ from torch import nn
 import regard.hf
 from tools.hf_zoo import looks
 from tools.hf_zoo.compare import Verdict, difference, run, tensors, without_weights
+from tools.hf_zoo.given import GIVEN
 from tools.hf_zoo.inputs import candidates
 from tools.hf_zoo.models import LARGEST, classes_of, make, twin
 from tools.hf_zoo.shrink import tiny
-from tools.hf_zoo.special import MISREAD, SKIPPED
+from tools.hf_zoo.special import MISREAD
 
 SECONDS = 120
 
@@ -40,9 +41,6 @@ def judge(model_type: str, **settings: Any) -> Verdict:
 
 
 def _judge(found: Verdict, settings: dict[str, Any]) -> None:
-    if found.type in SKIPPED:
-        found.verdict, found.reason = "not built", SKIPPED[found.type]
-        return
     try:
         config, eager, given = working(found, settings)
         eager = reference(eager, config, found.type)
@@ -114,7 +112,8 @@ def attempt(cls: Any, config: Any) -> tuple[nn.Module, dict[str, Any]]:
             if x.is_floating_point() and (x.dim() >= 2 or not x.any()):
                 x.normal_(std=0.7 * x[0].numel() ** -0.5 if x.dim() >= 2 else 0.3)
     problem: Exception | None = None
-    for given in candidates(model, config):
+    own = GIVEN.get(config.model_type)
+    for given in [own(config)] if own else candidates(model, config):
         try:
             if tensors(run(model, given)):
                 return model, given

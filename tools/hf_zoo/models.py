@@ -12,6 +12,8 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
+from tools.hf_zoo.special import STANDS_FOR
+
 #: Where to look for a class, the one that tells most first: a language model shows whether it sees the future.
 ORDER = ("SEQ_TO_SEQ_CAUSAL_LM", "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "", "BACKBONE", "PRETRAINING")
 LARGEST = 30_000_000  # parameters: a tiny model that is larger than this was not made tiny
@@ -24,6 +26,8 @@ def architectures() -> list[str]:
 
 def classes_of(model_type: str, config: Any) -> list[Any]:
     """The classes to try for this type: those of the tasks above, then any of its file that takes its configuration."""
+    if model_type in STANDS_FOR:
+        return [STANDS_FOR[model_type]]
     found = []
     for kind in ORDER:
         names = getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES" if kind else "MODEL_MAPPING_NAMES")

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING
 
-from tools.hf_zoo.special import SPECIAL
+from tools.hf_zoo.special import SPECIAL, STANDS_FOR
 
 VOCABULARY = 96
 
@@ -114,7 +114,8 @@ def shrunk(value: Any, size: Any) -> Any:
 def tiny(model_type: str, **settings: Any) -> Any:
     """A tiny configuration of this type, on CPUs and without downloads."""
     special = SPECIAL.get(model_type, {})
-    return build(CONFIG_MAPPING[model_type], {**special, **settings})
+    cls = STANDS_FOR[model_type].config_class if model_type in STANDS_FOR else CONFIG_MAPPING[model_type]
+    return build(cls, {**special, **settings})
 
 
 def build(cls: Any, special: dict[str, Any]) -> Any:
