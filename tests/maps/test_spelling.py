@@ -46,10 +46,10 @@ SPELLINGS = {
     "sinkhorn": [regard.sinkhorn, regard.Sinkhorn(), "sinkhorn", "sinkhorn-1", partial(regard.sinkhorn, eps=1.0)],
     "tvmax-0.3": [regard.TVmax(0.3, (20, 26)), partial(regard.tvmax, gamma=0.3, shape=(20, 26))],
 }
-EACH = [(name, spelling) for name, spellings in SPELLINGS.items() for spelling in spellings]
+EACH = [pytest.param(name, x, id=f"{name} {place}") for name, xs in SPELLINGS.items() for place, x in enumerate(xs)]
 
 
-@pytest.mark.parametrize(("name", "spelling"), EACH, ids=str)
+@pytest.mark.parametrize(("name", "spelling"), EACH)
 def test_one_value_one_plan_one_result(name, spelling):
     q, k, v = torch.randn(1, 2, 510, 4), torch.randn(1, 2, 520, 4), torch.randn(1, 2, 520, 3)
     value = as_map(spelling)
