@@ -61,6 +61,13 @@ def test_code_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch):
             assert doctest.OutputChecker().check_output(shown, printed.getvalue(), SHOWN), printed.getvalue()
 
 
+@pytest.mark.parametrize("code", [code for code, _ in examples((ROOT / "README.md").read_text())])
+def test_a_block_of_the_readme_runs_alone(code, tmp_path, monkeypatch, capsys):
+    """Who copies one block out of the README need not look for the imports of another."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {"__name__": "page"})
+
+
 @pytest.mark.parametrize("page", PAGES + NOTEBOOKS, ids=name_of)
 def test_links_lead_somewhere(page):
     for _, _, target in links(page):
