@@ -29,4 +29,4 @@ def tests(session: nox.Session, torch: str) -> None:
     others = Path(session.create_tmp()) / "others.txt"
     others.write_text("".join(line for line in PINS.splitlines(True) if not line.startswith("torch==")))
     session.install(f"torch=={torch}", "--constraint", str(others), "--editable", ".[test]")
-    session.run("pytest", "@tests/core.txt", "tests/test_hf.py", *session.posargs)
+    session.run("pytest", "@tests/core.txt", "tests/test_hf.py", "tests/test_hf_reach.py", *session.posargs)
