@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import regard
+from regard import native
 from regard.maps._value import Applied, MapValue
 from regard.maps.spelling import VALUES, as_map, map_name, parse_map
 
@@ -65,7 +66,7 @@ def test_one_value_one_plan_one_result(name, spelling):
     torch.testing.assert_close(regard.attend(*short, map=spelling), expected)
 
 
-@pytest.mark.skipif(not regard.native_kernels(), reason="the sparse algorithm is a kernel's")
+@pytest.mark.skipif(native.library() is None, reason="the sparse algorithm is a kernel's")
 @pytest.mark.parametrize("name", ["sparsemax", "entmax"])
 def test_no_spelling_misses_the_sparse_algorithm(name):
     x = torch.zeros(1, 2, 1024, 8)
