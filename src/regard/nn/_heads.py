@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard._attend import attend, attention_weights
-from regard._drawn import dropped
-from regard._plan import Causal, Map
 from regard.affinity import Affinity
+from regard.attention.arguments import Causal, Map
+from regard.attention.attend import attend, attention_weights
+from regard.attention.random_state import dropped
 from regard.wasserstein.affinities import Distance
 
 

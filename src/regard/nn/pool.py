@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard import _check
 from regard._card import Card
-from regard._plan import Map
+from regard.attention.arguments import Map
 from regard.hub import PretrainedModule
 from regard.maps.simplex import softmax
 from regard.nn._cards import pool_card

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._blocks import Held
+from regard.attention.checkpointing import Held
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard import _check
-from regard._algorithms import associative, batch_of, fused, sorted_mean, sorted_softmax
-from regard._blocks import Cut, Held, Rows, in_blocks
-from regard._drawn import dropped
-from regard._groups import Groups
-from regard._plan import Causal, Map, check_shapes, diagonal_of, explain_attend
-from regard._range import finite_context, finite_parameters, fused_inputs
-from regard._sparse import TooDenseError, attend_sparse, order
 from regard.affinity import Affinity, Bilinear, Concatenation, Dot, Factored
+from regard.attention.arguments import Causal, Map, check_shapes, diagonal_of, explain_attend
+from regard.attention.checkpointing import Cut, Held, Rows, in_blocks
+from regard.attention.fused import associative, batch_of, fused, sorted_mean, sorted_softmax
+from regard.attention.grouped_queries import Groups
+from regard.attention.random_state import dropped
+from regard.attention.range_checks import finite_context, finite_parameters, fused_inputs
+from regard.attention.sparse import TooDenseError, attend_sparse, order
 from regard.maps.simplex import softmax
 from regard.maps.spelling import as_map
 from regard.maps.values import Softmax

@@ -15,7 +15,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import regard
 from benchmarks.harness import peak_memory
 from regard import Additive, Bilinear, Concatenation, Dot, attend, explain_attend
-from regard._plan import BUDGET
+from regard.attention.arguments import BUDGET
 
 MAPS = {
     "softmax": (regard.softmax, reference_maps.softmax),
@@ -63,7 +63,7 @@ def make_mask(name, lq, lk, lead=(2,)):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Let every computation that can be done in blocks be done in blocks of one or two queries."""
-    monkeypatch.setattr("regard._plan.BUDGET", 64)
+    monkeypatch.setattr("regard.attention.arguments.BUDGET", 64)
 
 
 @pytest.mark.parametrize("kind", MASKS)
@@ -238,7 +238,7 @@ def test_tvmax_over_keys_on_a_grid(name, masked, monkeypatch):
         rows = reference.scores(affinity, q, k).reshape(-1, 3, 3).numpy()
         p = torch.stack([torch.from_numpy(reference_tvmax(row, 0.2, on_grid)).flatten() for row in rows])
     torch.testing.assert_close(whole, p @ v, rtol=0, atol=1e-6)  # what the quadratic program reaches
-    monkeypatch.setattr("regard._plan.BUDGET", 20)
+    monkeypatch.setattr("regard.attention.arguments.BUDGET", 20)
     blocks = attend(q, k, v, affinity, map_, mask)
     assert explain_attend(q, k, v, affinity, map_, mask).algorithm == "blocks"
     torch.testing.assert_close(blocks, whole)

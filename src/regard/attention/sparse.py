@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from regard import _check, native
-from regard._algorithms import batch_of
-from regard._blocks import Cut, Rows, checkpointed
+from regard.attention.checkpointing import Cut, Rows, checkpointed
+from regard.attention.fused import batch_of
 from regard.maps.spelling import entmax_order
 
 SCORES = 1 << 20  # numbers in a block of scores: they stay in the cache

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import regard
-from regard._blocks import Held
 from regard.affinity import Affinity
+from regard.attention.checkpointing import Held
 from regard.maps.spelling import as_map
 
 
@@ -61,7 +61,7 @@ def test_gradients_are_those_of_all_rows_at_once(name, causal, monkeypatch):
     mask = torch.rand(2, 1, 9) < 0.8
     found = []
     for budget in (20, 1 << 20):
-        monkeypatch.setattr("regard._plan.BUDGET", budget)
+        monkeypatch.setattr("regard.attention.arguments.BUDGET", budget)
         affinity, map, parameters = cases()[name]
         assert (regard.explain_attend(q, k, v, affinity, map).rows is not None) == (budget == 20)
         c = regard.attend(q, k, v, affinity, map, mask, causal=causal)
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_all_rows_at_once(name, causal, monkeypatch):
 
 
 def test_only_what_is_asked_for_gets_a_gradient(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 20)
+    monkeypatch.setattr("regard.attention.arguments.BUDGET", 20)
     q, k, v = torch.randn(7, 4), torch.randn(9, 4, requires_grad=True), torch.randn(9, 4)
     regard.attend(q, k, v, map=regard.sparsemax).sum().backward()
     assert k.grad is not None
@@ -79,7 +79,7 @@ def test_only_what_is_asked_for_gets_a_gradient(monkeypatch):
 
 
 def test_second_derivatives_through_blocks(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 20)
+    monkeypatch.setattr("regard.attention.arguments.BUDGET", 20)
     q, k, v = (torch.randn(5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
     alpha = number(1.5)
     assert torch.autograd.gradgradcheck(

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from regard._algorithms import batch_of
-from regard._drawn import Drawn
 from regard._torch import autocasting, forward_mode, in_transform
+from regard.attention.fused import batch_of
+from regard.attention.random_state import Drawn
 from regard.maps._value import Applied, MapValue
 
 #: Queries, keys, values, mask and bias.
@@ -99,6 +99,7 @@ def in_blocks(
 def checkpointed(
     rows: Rows, blocks: Cut, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, held: Sequence[Tensor]
 ) -> list[Tensor]:
+    """The contexts of the blocks, each a checkpoint of torch's, which can be differentiated twice."""
     return [checkpoint(rows, *blocks.of(q, k, v, bias, at), *held, use_reentrant=False) for at in blocks]
 
 

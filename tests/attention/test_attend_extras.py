@@ -5,14 +5,14 @@ from functools import partial
 
 import pytest
 import torch
+from attention.test_attend import AFFINITIES, MAPS, make_affinity, make_inputs, parameters
 from reference import attend as reference
-from test_attend import AFFINITIES, MAPS, make_affinity, make_inputs, parameters
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard import Bilinear, Dot, Sinkhorn, attend, attention_weights, explain_attend, native
-from regard._groups import Groups
+from regard.attention.grouped_queries import Groups
 from regard.nn import Entmax
 
 OTHERS = {
@@ -24,7 +24,7 @@ OTHERS = {
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 64)
+    monkeypatch.setattr("regard.attention.arguments.BUDGET", 64)
 
 
 def make_bias(shape, left_out=True):
@@ -104,7 +104,7 @@ def test_gradcheck_of_the_bias(map_name, small_blocks):
 
 
 def test_second_derivatives_of_a_bias_in_blocks(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 12)
+    monkeypatch.setattr("regard.attention.arguments.BUDGET", 12)
     q, k, v = (x.requires_grad_() for x in make_inputs(3, 4, 2, 2, lead=()))
     bias = make_bias((3, 4), left_out=False).requires_grad_()
     assert gradgradcheck(lambda *x: attend(*x[:3], map=regard.entmax, bias=x[3]), (q, k, v, bias))
@@ -133,7 +133,7 @@ def test_a_row_of_minus_infinities_does_not_rest_on_the_kernel(monkeypatch):
         seen.append(attn_mask)
         return torch.softmax(q @ k.mT + attn_mask, -1) @ v
 
-    monkeypatch.setattr("regard._algorithms.scaled_dot_product_attention", kernel)
+    monkeypatch.setattr("regard.attention.fused.scaled_dot_product_attention", kernel)
     q, k, v = make_inputs()
     bias = make_bias((6, 9), left_out=False).index_fill(0, torch.tensor([2]), -math.inf)
     for how in ({"bias": bias}, {"bias": bias[:1], "mask": bias[:, :1] > -math.inf}):
@@ -209,7 +209,7 @@ def test_nan_and_plus_infinity_in_a_bias_are_refused(name, map_name, left_out, b
 @pytest.mark.parametrize("blocks", [False, True])
 def test_dropout_has_the_expectation_and_the_gradient_of_what_it_dropped(map_, blocks, monkeypatch):
     """Blocks draw the same numbers again for the gradient, and leave the generator where the forward pass left it."""
-    monkeypatch.setattr("regard._plan.BUDGET", 12 if blocks else 1 << 21)
+    monkeypatch.setattr("regard.attention.arguments.BUDGET", 12 if blocks else 1 << 21)
     q, k, v = (x.requires_grad_() for x in make_inputs(5, 6, 3, 2, lead=(1,)))
     bias = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
     blocked = explain_attend(q, k, v, map=map_, dropout_p=0.4).rows is not None
@@ -231,7 +231,7 @@ def test_dropout_has_the_expectation_and_the_gradient_of_what_it_dropped(map_, b
 
 
 def test_second_derivatives_of_what_was_dropped(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 12)
+    monkeypatch.setattr("regard.attention.arguments.BUDGET", 12)
     q, k, v = (x.requires_grad_() for x in make_inputs(3, 4, 2, 2, lead=()))
 
     def run(q, k, v):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard._algorithms import batch_of
-from regard._groups import Groups, couples_rows, same_for_all_queries, same_groups
-from regard._sparse import order, suits
 from regard._torch import exporting
 from regard.affinity import Affinity, Concatenation, Dot, Factored
+from regard.attention.fused import batch_of
+from regard.attention.grouped_queries import Groups, couples_rows, same_for_all_queries, same_groups
+from regard.attention.sparse import order, suits
 from regard.maps.simplex import softmax
 from regard.maps.spelling import as_map
 from regard.maps.values import Mean, Softmax

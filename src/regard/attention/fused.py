@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard import _check
-from regard._split import split_sum
 from regard.affinity import Concatenation, Factored
+from regard.attention.sorted_sums import split_sum
 
 
 def batch_of(*tensors: Tensor) -> torch.Size:
