@@ -3,8 +3,10 @@
 from regard import continuous, nn, wasserstein
 from regard._check import checks
 from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Factored
-from regard.attention.arguments import Map, Plan, explain_attend
-from regard.attention.attend import attend, attention_weights
+from regard.attention.algorithm import Plan
+from regard.attention.arguments import Map
+from regard.attention.attend import attend, explain_attend
+from regard.attention.weights import attention_weights
 from regard.losses import entmax_loss, normmax_loss, sparsemax_loss
 from regard.maps.budget import budget_sparsemax
 from regard.maps.gates import gate, inverse

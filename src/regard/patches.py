@@ -14,7 +14,7 @@ from torch import Tensor
 from regard._files import replacing
 from regard.affinity import Dot
 from regard.attention.arguments import Map
-from regard.attention.attend import attention_weights
+from regard.attention.weights import attention_weights
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.structured import tvmax
 

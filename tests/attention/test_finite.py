@@ -199,7 +199,7 @@ def test_sums_of_values_past_their_range(monkeypatch):
     with pytest.raises(ValueError, match=r"^v: got values so large that their sums overflow"):
         regard.attend(x, x, v, map=regard.gate)
     monkeypatch.setattr(
-        "regard.attention.attend.scaled_dot_product_attention", lambda *_, **__: torch.full((2,), torch.inf)
+        "regard.attention.fused.scaled_dot_product_attention", lambda *_, **__: torch.full((2,), torch.inf)
     )
     with pytest.raises(ValueError, match=r"^v: got values so large"):
         regard.attend(x, x, v)

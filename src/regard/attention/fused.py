@@ -1,25 +1,96 @@
-"""The exact algorithms that `attend` chooses from. Shapes and values were checked before they come here."""
+"""The fused algorithm: softmax in one kernel that forms no scores (docs/math.md, 4.2)."""
 
 from __future__ import annotations
+
+import math
+from typing import cast, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from regard import _check
-from regard.affinity import Concatenation, Factored
-from regard.attention.sorted_sums import split_sum
+from regard.affinity import Affinity, Bilinear, Dot, Factored
+from regard.attention.algorithm import Algorithm, Plan
+from regard.attention.arguments import Map, batch_of
+from regard.attention.call import Call
+from regard.attention.masks import with_causal
+from regard.attention.query_blocks import fits_in_one
+from regard.attention.range_checks import finite_context, fused_inputs
+from regard.maps.simplex import softmax
+from regard.maps.values import Softmax
 
 
-def batch_of(*tensors: Tensor) -> torch.Size:
-    """The leading dimensions of tensors (..., L, d), broadcast."""
-    first = tensors[0].shape[:-2]
-    if all(x.shape[:-2] == first for x in tensors[1:]):
-        return first
-    return torch.Size(torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)))
+@final
+class Fused(Algorithm):
+    """Softmax of a factored affinity in one call of `scaled_dot_product_attention`."""
+
+    def suits(self, call: Call) -> bool:
+        """Where the kernel does not form all scores, or they are few."""
+        if not isinstance(call.map, Softmax) or not isinstance(call.affinity, Factored):
+            return False
+        if call.exporting:
+            return True
+        # For the gradient of a bias the kernel forms all scores; for dropout it does so on a CPU.
+        learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
+        if learned or (call.dropout > 0 and call.q.is_cpu):
+            return fits_in_one(call.pairs)
+        if call.same_for_all_queries or (call.unmasked and call.diagonal == 0):
+            return True
+        masks = max(math.prod(x.shape[:-2]) if x is not None else 1 for x in (call.mask, call.bias))
+        return fits_in_one(masks * call.queries * call.keys)
+
+    def cost(self, call: Call) -> Plan:
+        """Linear memory."""
+        return Plan("fused", "one scaled_dot_product_attention", "O(Lq Lk d)", "O((Lq + Lk) d)")
+
+    def compute(self, call: Call) -> Tensor:
+        """All queries at once."""
+        bare = call.unmasked and call.diagonal is None and call.dropout == 0
+        if bare and (usual := usual_softmax(call.q, call.k, call.v, call.affinity, call.map)) is not None:
+            return usual
+        call = call.promoted()
+        inputs = fused_inputs(call.q, call.k, call.v, cast(Factored, call.affinity), call.bias)
+        c = fused_softmax(
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            call.mask,
+            inputs.bias,
+            scale=inputs.scale,
+            diagonal=call.diagonal,
+            dropout=call.dropout,
+        )
+        return c.to(call.dtype) if inputs.sums_fit else call.result(c)
 
 
-def fused(
+def usual_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Affinity, map: Map) -> Tensor | None:
+    """The usual case, with little between it and the kernel: Python overhead would be 30 % at a few hundred keys.
+
+    For calls without mask, bias and dropout that are not causal; None if it is not the usual case.
+    """
+    # The factors of these affinities are as wide as the queries.
+    if not isinstance(affinity, (Dot, Bilinear)) or not (map is softmax or type(map) is Softmax):
+        return None
+    if not _in_kernel_layout(q, k, v):
+        return None
+    inputs = fused_inputs(q, k, v, affinity)
+    c = scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, scale=inputs.scale)
+    return (c if inputs.sums_fit else finite_context(c, v)).to(q.dtype)
+
+
+def _in_kernel_layout(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the tensors are (B, H, L, d) as the kernel likes them best."""
+    if not isinstance(q, Tensor) or q.dim() != 4 or q.dtype != k.dtype or q.dtype != v.dtype:
+        return False
+    # One comparison in the usual case, self-attention.
+    shape, other = q.shape, k.shape
+    if v.shape != other or (shape != other and (shape[:2] != other[:2] or shape[3] != other[3])):
+        return False
+    unit = q.stride(3) == k.stride(3) == v.stride(3) == 1
+    return unit and q.dtype.is_floating_point and 0 not in shape and other[2] > 0
+
+
+def fused_softmax(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -48,8 +119,7 @@ def fused(
     q, k, v = (_four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
     lq, lk = q.shape[-2], k.shape[-2]
     if diagonal is not None and (mask is not None or bias is not None or diagonal != 0):
-        allowed = torch.ones(lq, lk, dtype=torch.bool, device=q.device).tril(diagonal)
-        mask, diagonal = (allowed if mask is None else mask & allowed), None
+        mask, diagonal = with_causal(mask, diagonal, lq, lk, q.device), None
     dead = None
     mask = None if mask is None else _pairs(mask, batch, lk)
     if bias is not None:
@@ -83,74 +153,3 @@ def _four_axes(x: Tensor) -> Tensor:
     elif x.dim() > 4:
         x = x.flatten(0, -4)
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def associative(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, mask: Tensor | None) -> Tensor:
-    """Mean of a factored affinity: (q k') v = q (k' v) (docs/math.md, 4.3)."""
-    q, k = affinity.factors(q, k)
-    v, n = _participants(v, mask)
-    return q @ (k.mT @ v) / n
-
-
-def sorted_mean(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mask: Tensor | None) -> Tensor:
-    """Mean of the concatenation affinity in O(L log L) (docs/math.md, 4.4)."""
-    v, n = _participants(v, mask)
-    a, b = _centred(*_halves(q, k, affinity))
-    v, b = _same_batch(v, b.unsqueeze(-1))
-    sum_v, sum_bv = split_sum(a, b.squeeze(-1), torch.cat([v, b * v], -1)).chunk(2, -1)
-    return (a.unsqueeze(-1) * sum_v + sum_bv) / n
-
-
-def sorted_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mask: Tensor | None) -> Tensor:
-    """Softmax of the concatenation affinity in O(L log L) (docs/math.md, 4.5).
-
-    A key past the split weighs exp(a + b), one before it exp(0) = 1. Both are divided by the largest weight.
-    """
-    part = torch.ones_like(k[..., :1]) if mask is None else _key_mask(mask, k.shape[-2]).to(k.dtype)
-    a, b = _halves(q, k, affinity)
-    top = torch.where(part.squeeze(-1) > 0, b, b.amin()).detach().amax(-1)
-    a, b = a + top.unsqueeze(-1), b - top.unsqueeze(-1)
-    v, b, part = _same_batch(v, b.unsqueeze(-1), part)
-    one_v = torch.cat([part * v, part], -1)
-    # The largest b that takes part is zero now; its derivative counts, so that this is not a clamp.
-    grown = torch.where(part > 0, b, 0.0).exp() * one_v
-    past_grown, past = split_sum(a, b.squeeze(-1), torch.cat([grown, one_v], -1)).chunk(2, -1)
-    a = a.unsqueeze(-1)
-    largest = a.detach().clamp(min=0)
-    sums = (a - largest).exp() * past_grown + (-largest).exp() * (one_v.sum(-2, keepdim=True) - past)
-    total = sums[..., -1:]
-    return torch.where(total > 0, sums[..., :-1] / torch.where(total > 0, total, 1.0), 0.0)
-
-
-def _halves(q: Tensor, k: Tensor, affinity: Concatenation) -> tuple[Tensor, Tensor]:
-    """The two parts of the scores, which a sort would spoil silently if they were not finite."""
-    a, b = affinity.halves(q, k)
-    for part in (a, b):
-        if _check.values_checked(part) and not bool(part.isfinite().all()):
-            _check.complain("q, k", f"scores that overflow {a.dtype}", "finite scores", "Scale queries or keys down.")
-    return a, b
-
-
-def _key_mask(mask: Tensor, keys: int) -> Tensor:
-    """A mask that broadcasts to (..., 1, Lk) as a column (..., Lk, 1)."""
-    mask = mask[(None,) * max(0, 2 - mask.dim())].mT
-    return mask.expand(*mask.shape[:-2], keys, 1)
-
-
-def _participants(v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | int]:
-    """The values with zeros where a key takes no part, and how many keys do, never zero."""
-    if mask is None:
-        return v, v.shape[-2]
-    keys = _key_mask(mask, v.shape[-2])
-    return v.where(keys, 0.0), keys.sum(-2, keepdim=True).clamp(min=1)
-
-
-def _centred(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the mean of b over to a: the sum a + b is the same, and no digits are lost in products with b."""
-    mean = b.detach().mean(-1, keepdim=True)
-    return a + mean, b - mean
-
-
-def _same_batch(*tensors: Tensor) -> tuple[Tensor, ...]:
-    lead = batch_of(*tensors)
-    return tuple(x.expand(*lead, *x.shape[-2:]) for x in tensors)
