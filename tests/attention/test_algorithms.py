@@ -208,6 +208,11 @@ def test_the_usual_softmax_is_the_fused_algorithm(affinity, d, monkeypatch):
     assert torch.equal(at_once, Fused().compute(call))
     monkeypatch.setattr(fused, "usual_softmax", lambda *_: None)
     torch.testing.assert_close(Fused().compute(call), at_once)
+    monkeypatch.setattr(fused, "usual_softmax", lambda *_: at_once + 1)
+    assert torch.equal(Fused().compute(call), at_once + 1)
+    for more in ({"mask": KEYS}, {"causal": True}, {"bias": BIAS}, {"dropout_p": 1e-9}):
+        context = Fused().compute(Call.of(q, k, v, scores, regard.softmax, **more))
+        assert not torch.allclose(context, at_once + 1)
 
 
 class First(Algorithm):

@@ -307,11 +307,14 @@ def test_grouped_queries_copy_keys_only_where_they_must():
     for calls in (parts(), parts(causal="upper-left"), parts(map_=Sinkhorn())):
         assert all(p.k is k and p.v is v for p in calls)
         assert all(p.q.untyped_storage().data_ptr() == q.untyped_storage().data_ptr() for p in calls)
+    assert parts()[0].batch == parts(causal=True)[1].batch == (2, 3)
+    assert parts(map_=Entmax(6))[0].batch == (2, 6)
     assert parts(map_=Entmax(6))[0].k.shape == (2, 6, 9, 4)
     assert parts(affinity=Bilinear(torch.randn(6, 4, 4)))[0].k.shape == (2, 6, 9, 4)
     assert "2 times, once for each head of a group" in str(explain_attend(q, k, v, causal=True, enable_gqa=True))
     assert "the 2 heads of a group as one" in str(explain_attend(q, k, v, enable_gqa=True))
     assert explain_attend(q, q, q, enable_gqa=True) == explain_attend(q, q, q)
+    assert attend(q, k, v[..., :0], enable_gqa=True).shape == (2, 6, 6, 0)
 
 
 # Causal

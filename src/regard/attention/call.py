@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._repr import shown
 from regard._torch import exporting
 from regard.affinity import Affinity, Concatenation, Factored
 from regard.attention.arguments import Causal, Map, batch_of, check_shapes, diagonal_of
@@ -155,5 +156,4 @@ class Call:
         return (self.q.sum() + self.k.sum() + self.v.sum()) * zeros
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name}={tuple(getattr(self, name).shape)}" for name in "qkv")
-        return f"Call({shapes}, affinity={self.affinity!r}, map={self.map!r})"
+        return shown(self, {name: getattr(self, name) for name in ("q", "k", "v", "affinity", "map")})
