@@ -13,8 +13,8 @@ SOURCE = Path(regard.__file__).parent
 # Each layer may import from the layers before it, and from its own.
 LAYERS = [
     {"_card", "_check", "_files", "_model_folder", "_once", "_partial", "_problem", "_repr", "_torch", "hub", "native"},
-    {"affinity", "maps", "continuous", "wasserstein", "_split"},
-    {"_algorithms", "_attend", "_blocks", "_drawn", "_groups", "_plan", "_range", "_sparse", "losses"},
+    {"affinity", "maps", "continuous", "wasserstein"},
+    {"attention", "losses"},
     {"nn"},
     {"hf", "pictures", "backbones", "training", "show"},
     {"swav", "scenes"},
