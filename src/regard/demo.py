@@ -82,6 +82,7 @@ def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: 
     from regard.backbones import load_backbone
     from regard.pictures import read
     from regard.swav import pretrain
+    from regard.training import Running
     from regard.vqa.features import make_features
     from regard.vqa.read import read_questions
 
@@ -97,7 +98,7 @@ def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: 
                 out=out / "swav",
                 steps=settings.pretraining_steps,
                 prototypes=min(60, len(pictures)),
-                progress=not say.quiet,
+                running=Running(progress=not say.quiet),
             )
     with say.step("storing features"):
         found: dict[str, Path] = {}

@@ -17,7 +17,7 @@ from regard._problem import Problem
 from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.cli import application
 from regard.scenes import Scenes, write_scenes
-from regard.training import latest
+from regard.training import Running, latest
 from regard.vqa.evaluate import evaluate
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore, make_features
@@ -60,7 +60,7 @@ def place(tmp_path_factory):
 def run(place, out, split="train", **changes):
     records, store = read_questions(place / "scenes", split), FeatureStore.open(place / "features")
     validation = read_questions(place / "scenes", "val")
-    return train(out, records, store, settings(**changes), validation=validation, progress=False)
+    return train(out, records, store, settings(**changes), validation=validation, running=Running(progress=False))
 
 
 def test_trains_evaluates_and_answers(place, tmp_path):
@@ -225,7 +225,7 @@ def test_end_to_end(place, tmp_path):
     backbone = make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2)
     before = {name: p.clone() for name, p in backbone.named_parameters()}
     store = PixelStore(records.pictures, backbone, "small")
-    train(tmp_path, records, store, settings(epochs=1, batch=4, grouped=True), progress=False)
+    train(tmp_path, records, store, settings(epochs=1, batch=4, grouped=True), running=Running(progress=False))
     moved = load_run(tmp_path).load_backbone()
     assert all(not torch.equal(p, before[name]) for name, p in moved.named_parameters())
     assert "== val" in judge(tmp_path, place / "scenes", [])
@@ -264,7 +264,9 @@ def test_says_what_it_skipped(place, tmp_path):
 
     records.records[3] = dataclasses.replace(records.records[3], question="")
     records.records[5] = dataclasses.replace(records.records[5], picture="unknown")
-    trained = train(tmp_path, records, FeatureStore.open(place / "features"), settings(epochs=1), progress=False)
+    trained = train(
+        tmp_path, records, FeatureStore.open(place / "features"), settings(epochs=1), running=Running(progress=False)
+    )
     assert "question 3 of train has no words" in trained.skipped
     assert "question 5 of train: no features of unknown" in trained.skipped
     with pytest.raises(Problem, match="more than 1000000 times"):

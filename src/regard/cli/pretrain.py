@@ -55,6 +55,7 @@ def pretrain(
     from regard._problem import Problem
     from regard.pictures import Pictures, open_pictures
     from regard.swav import CollapseWarning, digits, evaluate, run, sheet
+    from regard.training import Running
 
     warnings.showwarning = lambda message, kind, *_: (
         typer.echo(f"Warning: {message}", err=True) if issubclass(kind, CollapseWarning) else None
@@ -81,12 +82,14 @@ def pretrain(
         source,
         out=out,
         preset_name=preset or ("digits" if pictures is None else "small"),
-        resume=not fresh,
-        workers=workers,
-        log=log,
-        log_every=log_every,
-        checkpoint_every=checkpoint_every,
-        **chosen(devices, num_nodes, strategy, precision),
+        running=Running(
+            resume=not fresh,
+            workers=workers,
+            log=log,  # type: ignore[arg-type]
+            log_every=log_every,
+            checkpoint_every=checkpoint_every,
+            **chosen(devices, num_nodes, strategy, precision),
+        ),
         **changes,
     )
     if not result.first:

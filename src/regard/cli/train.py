@@ -60,6 +60,7 @@ def train(
 
     from regard._problem import Problem
     from regard.backbones import make_backbone
+    from regard.training import Running
     from regard.vqa.features import FeatureStore
     from regard.vqa.pixels import PixelStore
     from regard.vqa.read import check_answers, read_questions
@@ -98,9 +99,11 @@ def train(
         store,
         settings,
         validation=held,
-        workers=workers,
-        log=log,
-        **chosen(devices, num_nodes, strategy, precision),
+        running=Running(
+            workers=workers,
+            log=log,  # type: ignore[arg-type]
+            **chosen(devices, num_nodes, strategy, precision),
+        ),
     )
     typer.echo(f"{trained.fitted.steps} steps in {trained.fitted.seconds:.0f} s, run in {out}")
     if trained.stopped_early:

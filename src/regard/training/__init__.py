@@ -1,6 +1,6 @@
 """Training that can be killed and goes on as if it had not been: what pretraining and question answering share.
 
-A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning. Data is anything with a length and
+A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning Fabric. Data is anything with a length and
 `batch(indices, epoch)`, which gives whatever the loss takes:
 
     class Mine(Task):
@@ -12,7 +12,8 @@ A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning. D
         def __len__(self): return 1000
         def batch(self, indices, epoch): return {"x": self.x[indices]}
 
-    fit(Mine(), Data(), steps=500, batch_size=64, out="out/mine", schedule=cosine(500, warmup=50))
+    settings = FitSettings(steps=500, batch_size=64, schedule=cosine(500, warmup=50))
+    fit(Mine(), Data(), settings, out="out/mine", running=Running(devices=2, strategy="ddp"))
 
 Everything random is a function of (seed, step): the order of the samples is `Order`'s, torch is seeded anew before
 every step (dropout), and what `batch` draws it draws with `uniform(seed, index, ...)` or a generator seeded by
@@ -28,14 +29,17 @@ from regard.training._norm import synchronise_norms
 from regard.training._optim import LARS, cosine, groups
 from regard.training._order import Batches, Order
 from regard.training._random import generator, mix, uniform
+from regard.training._settings import FitSettings, Running
 
 __all__ = [
     "LARS",
     "Batches",
     "Checkpoint",
+    "FitSettings",
     "Fitted",
     "Muon",
     "Order",
+    "Running",
     "Task",
     "cosine",
     "fit",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from regard._problem import Problem
+from regard.training import Running
 from regard.vqa.train import TrainSettings, settings_of
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
     torch.set_num_threads(1)
     if not _done(job):
         records, store = read_questions(job.data, "train"), FeatureStore.open(job.features)
-        trained = train(job.out, records, store, job.settings, progress=False, log_every=10)
+        trained = train(job.out, records, store, job.settings, running=Running(progress=False))
         (job.out / "done").write_text(f"{trained.fitted.seconds:.1f}\n")
     return then(job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from regard import _check
 from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
-from regard.training import Fitted, Muon, Task, cosine, fit, latest, muon_groups
+from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, latest, muon_groups
 from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
@@ -156,15 +156,19 @@ def train(
     settings: TrainSettings,
     *,
     validation: Records | None = None,
-    progress: bool = True,
-    **running: Any,
+    running: Running | None = None,
 ) -> Trained:
-    """Train a model on records and stored features, into the folder `out`; go on where an earlier call was stopped.
+    """Train a model on records and stored features; go on where an earlier call was stopped.
 
-    A `PixelStore` in place of features trains its backbone too, end to end; without validation: judge it after.
-    `running` goes to `regard.training.fit`: devices, precision, log, workers, checkpoint_every. With
-    `settings.patience` the accuracy on the `validation` records is taken after every epoch.
+    out: the folder of the run.
+    records: questions with answers.
+    store: the features of their pictures; a `PixelStore` in their place trains its backbone too, end to end.
+    settings: the model and how it is trained.
+    validation: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch; not with
+        a `PixelStore`: evaluate its run afterwards.
+    running: devices, precision, log, progress; default `regard.training.Running()`.
     """
+    running = running or Running()
     out = Path(out)
     network = store.network if isinstance(store, PixelStore) else None
     if network is not None and validation is not None:
@@ -222,25 +226,26 @@ def train(
     steps = settings.epochs * per_epoch
     (out / "steps").write_text(f"{steps}\n")  # for who looks on
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
-    options: dict[str, Any] = {
-        "batch_size": batch,
-        "accumulate": settings.accumulate,
-        "clip": settings.clip,
-        "seed": settings.seed,
-        "schedule": schedule,
-        "out": out,
-        "progress": progress,
-        "checkpoint_every": max(1, min(per_epoch, 500)),
-    }
+    computed = FitSettings(
+        steps=steps,
+        batch_size=batch,
+        seed=settings.seed,
+        schedule=schedule,
+        accumulate=settings.accumulate,
+        clip=settings.clip,
+    )
+    if running.checkpoint_every is None:
+        running = replace(running, checkpoint_every=min(per_epoch, 500))
     held = _Held(out, settings.patience)
     known = None
     if validation is not None:
         known = Examples(validation, store, words, answers, settings.model.tokens)
     if settings.patience is None or known is None:
-        fitted = fit(task, samples, steps=steps, **(options | running))
+        fitted = fit(task, samples, computed, out=out, running=running)
     else:
         for epoch in range(1, settings.epochs + 1):
-            fitted = fit(task, samples, steps=epoch * per_epoch, **(options | running))
+            fitted = fit(task, samples, replace(computed, steps=epoch * per_epoch), out=out, running=running)
+            running = replace(running, resume=True)  # the first of these calls has begun afresh, if that was wanted
             held.add(epoch, evaluate(task.model, known, answers).accuracy.overall)
             if held.enough:
                 break
