@@ -41,6 +41,7 @@ def compare(
 
     from regard._problem import Problem
     from regard.vqa.compare import compare as run
+    from regard.vqa.folder import ComparisonFolder
     from regard.vqa.kinds import parse
     from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
@@ -80,4 +81,4 @@ def compare(
     )
     typer.echo("", err=True)
     typer.echo(result.tables())
-    typer.echo(f"\nNumbers: {out / 'results.json'}")
+    typer.echo(f"\nNumbers: {ComparisonFolder(out).results}")

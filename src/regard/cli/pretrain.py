@@ -51,7 +51,6 @@ def pretrain(
     """
     import warnings
 
-    from regard._files import replacing
     from regard._problem import Problem
     from regard.pictures import Pictures, open_pictures
     from regard.swav import CollapseWarning, digits, evaluate, run, sheet
@@ -99,14 +98,13 @@ def pretrain(
     if result.broken:
         names = sorted(result.broken)
         more = f", and {len(names) - 3} more" if len(names) > 3 else ""
-        listed = f"{out / 'broken.txt'}"
+        listed = result.folder.broken
         typer.echo(f"{len(names)} broken files skipped: {', '.join(names[:3])}{more}; all are in {listed}")
     if source.labels:
         report = evaluate(result.task.backbone, source, test)
-        with replacing(out / "evaluation.json") as beside:
-            beside.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
+        result.folder.write_evaluation(report.as_dict())
         typer.echo(report.table())
-    typer.echo(f"Prototypes: {sheet(result.task, source, out / 'prototypes.png')}")
+    typer.echo(f"Prototypes: {sheet(result.task, source, result.folder.prototypes)}")
     typer.echo(f"Backbone: {result.backbone}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -12,12 +11,12 @@ from typing import Any
 
 import torch
 
-from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.pictures import Arrays, Pictures, as_pictures, square, take
 from regard.swav._diagnose import Watch
 from regard.swav._evaluate import calibrated
+from regard.swav._folder import PretrainingFolder
 from regard.swav._model import Canvases, Swav
 from regard.swav._queue import world
 from regard.swav._settings import Crops, Settings, checked
@@ -38,13 +37,13 @@ class CollapseWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A finished run: its folder `out`, the folder of the `backbone`, the trained task, how it went, broken files.
+    """A finished run: its `folder`, the folder of the `backbone`, the trained task, how it went, broken files.
 
     >>> [name for name in Pretrained.__annotations__]
-    ['out', 'backbone', 'task', 'fitted', 'broken', 'first']
+    ['folder', 'backbone', 'task', 'fitted', 'broken', 'first']
     """
 
-    out: Path
+    folder: PretrainingFolder
     backbone: Path
     task: Swav
     fitted: Fitted
@@ -111,7 +110,7 @@ def run(
     source = as_pictures(pictures)
     running = running or Running()
     settings = named(preset_name, **changes) if settings is None else checked(changed(settings, changes))
-    out = Path(out)
+    folder = PretrainingFolder(Path(out))
     task = build(settings)
     side = canvas(settings, source)
     batch = Order(len(source), settings.batch_size, settings.seed).batch_size
@@ -134,22 +133,20 @@ def run(
             accumulate=settings.accumulate,
             clip=settings.clip,
         ),
-        out=out,
+        out=folder.path,
         running=running,
         after_step=after_step,
         on_log=look,
     )
     if _windows(settings):
         _meet_whole_pictures(task.backbone, source)
-    if world()[0]:
-        return Pretrained(out, out / "backbone", task.eval(), fitted, task.broken, first=False)
-    folder = save_backbone(task.backbone, out / "backbone")
-    with replacing(out / "config.json") as beside:
-        beside.write_text(json.dumps(task.config, indent=2) + "\n")
-    if task.broken:
-        with replacing(out / "broken.txt") as beside:
-            beside.write_text("".join(f"{name}\t{why}\n" for name, why in sorted(task.broken.items())))
-    return Pretrained(out, folder, task.eval(), fitted, task.broken, first=True)
+    first = world()[0] == 0
+    if first:
+        save_backbone(task.backbone, folder.backbone)
+        folder.write_config(task.config)
+        if task.broken:
+            folder.write_broken(task.broken)
+    return Pretrained(folder, folder.backbone, task.eval(), fitted, task.broken, first)
 
 
 def build(settings: Settings) -> Swav:

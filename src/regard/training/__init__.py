@@ -22,8 +22,9 @@ number of loader workers. `batch_size` counts the samples of one forward pass ov
 or 8 devices takes the same steps. A checkpoint folder (`latest(out)`) holds model.safetensors, state.pt, config.json.
 """
 
-from regard.training._checkpoints import Checkpoint, latest, read_config
+from regard.training._checkpoints import Checkpoint
 from regard.training._fit import Fitted, Task, fit
+from regard.training._folder import RunFolder, latest, read_config
 from regard.training._muon import Muon, muon_groups
 from regard.training._norm import synchronise_norms
 from regard.training._optim import LARS, cosine, groups
@@ -39,6 +40,7 @@ __all__ = [
     "Fitted",
     "Muon",
     "Order",
+    "RunFolder",
     "Running",
     "Task",
     "cosine",

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from regard._problem import Problem
-from regard.training import _checkpoints
+from regard.training._checkpoints import Checkpoint
+from regard.training._folder import RunFolder
 from regard.training._order import Batches
 from regard.training._settings import FitSettings, Running
 
@@ -112,23 +113,23 @@ def fit(
     3
     """
     running = running or Running()
-    out, steps = Path(out), settings.steps
-    checkpoint = _checkpoints.latest(out) if running.resume else None
+    folder, steps = RunFolder(Path(out)), settings.steps
+    checkpoint = folder.latest() if running.resume else None
     start, state = 0, {}
     if checkpoint is not None:
         start, state = checkpoint.step, restore(task, checkpoint)
         if start > steps:
             raise Problem(
-                f"{out} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
+                f"{folder.path} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
             )
     from regard.training._loop import Plan, train  # slow to import, so only here
 
-    plan = Plan(start, settings, running, out, after_step, on_log)
+    plan = Plan(start, settings, running, folder, after_step, on_log)
     seconds, per_second = train(task, data, plan, state)
     return Fitted(steps - start, start, seconds, per_second)
 
 
-def restore(task: Task, checkpoint: _checkpoints.Checkpoint) -> dict[str, Any]:
+def restore(task: Task, checkpoint: Checkpoint) -> dict[str, Any]:
     """Put a checkpoint's weights and extra state into a task; return the state of the optimiser."""
     other = _difference(task.config, checkpoint.config)
     if other:

@@ -11,13 +11,11 @@ The only module that imports Lightning, which is slow; it is imported itself whe
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from regard._problem import Problem
 from regard.training import _checkpoints
 from regard.training._fit import Task
+from regard.training._folder import RunFolder
 from regard.training._log import Log, NoLog, Progress, open_log
 from regard.training._norm import synchronise_norms
 from regard.training._order import Batches, Order
@@ -46,7 +45,7 @@ class Plan:
     start: int
     settings: FitSettings
     running: Running
-    out: Path
+    folder: RunFolder
     after_step: Callable[[int], None] | None
     on_log: Callable[[int, dict[str, float]], None] | None
 
@@ -106,7 +105,7 @@ def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple
                     "precision": precision.state_dict(),
                 }
                 if fabric.is_global_zero:
-                    _checkpoints.save(plan.out, done, task.state_dict(), content, task.config)
+                    _checkpoints.save(plan.folder.checkpoints, done, task.state_dict(), content, task.config)
                 fabric.barrier()
     except BaseException:
         _end_children(fabric)
@@ -184,8 +183,8 @@ class _Journal:
         self._log: Log = NoLog()
         if first:
             if not plan.start:  # a fresh start: what an older run left is not to be resumed from
-                shutil.rmtree(plan.out / "checkpoints", ignore_errors=True)
-            self._log = open_log(plan.running.log, plan.out, plan.start)
+                plan.folder.begin_afresh()
+            self._log = open_log(plan.running.log, plan.folder, plan.start)
         self._progress = Progress(plan.start, plan.settings.steps, plan.running.progress and first)
         self._began, self._done = time.monotonic(), 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regard._files import replacing
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.evaluate import Summary, evaluate
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
+from regard.vqa.folder import ComparisonFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.read import check_answers, read_questions
@@ -121,9 +120,10 @@ def compare(
     """
     for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
         check_answers(read_questions(data, split), data, "a comparison")
+    folder = ComparisonFolder(out)
     jobs = [
         Job(
-            out / f"{kind}-{seed}",
+            folder.run(kind, seed),
             data,
             features,
             replace(settings, seed=seed, model=replace(settings.model, attention=kind)),
@@ -136,8 +136,7 @@ def compare(
         for name, found, new in rows:
             result.add(name, found, new)
     baselines(result, data, test)
-    with replacing(out / "results.json") as beside:
-        beside.write_text(json.dumps(result.to_json(), indent=1))
+    folder.write_results(result.to_json())
     return result
 
 
@@ -145,7 +144,7 @@ def _judge(
     job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...]
 ) -> list[tuple[str, Summary, Summary | None]]:
     """The rows of a trained job: itself and, if it is continuous, with components chosen at test time."""
-    run = load_run(job.out)
+    run = load_run(job.out.path)
     store = FeatureStore.open(job.features, expected=run.backbone_fingerprint)
 
     def examples(split: str) -> Examples:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -14,18 +13,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard import _check
-from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
-from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, latest, muon_groups
+from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, muon_groups
 from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
+from regard.vqa.folder import AnsweringFolder
 from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings, relations, small
 from regard.vqa.pixels import PixelStore, features
 from regard.vqa.records import Answers, Records
-from regard.vqa.store import KIND, write_training, write_vocabulary
+from regard.vqa.store import KIND
 from regard.vqa.words import Words, read_glove
 
 
@@ -169,7 +168,7 @@ def train(
     running: devices, precision, log, progress; default `regard.training.Running()`.
     """
     running = running or Running()
-    out = Path(out)
+    folder = AnsweringFolder(Path(out))
     network = store.network if isinstance(store, PixelStore) else None
     if network is not None and validation is not None:
         raise Problem("validation needs stored features. Train end to end without, and evaluate the run afterwards.")
@@ -212,19 +211,21 @@ def train(
         },
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
-    write_vocabulary(out, words, answers)
-    write_training(out, records)
-    for name, said in (("config", config), ("features", {"folder": str(store.folder.resolve())})):
-        with replacing(out / f"{name}.json") as beside:
-            beside.write_text(json.dumps(said, indent=1))
+    if not running.resume:
+        folder.begin_afresh()
+        folder.put_vocabulary(words, answers)
+    folder.write_vocabulary(words, answers)
+    folder.write_pictures(record.picture for record in records.records)
+    folder.write_config(config)
+    folder.write_features(store.folder)
     if isinstance(store, FeatureStore):
-        _keep_backbone(out, store)
+        _keep_backbone(folder, store)
     task = Answering(model, settings, config, network)
     samples = Grouped(examples) if settings.grouped else examples
     batch = max(1, round(settings.batch * len(samples) / len(examples)))
     per_epoch = max(1, len(samples) // min(batch * settings.accumulate, len(samples)))
     steps = settings.epochs * per_epoch
-    (out / "steps").write_text(f"{steps}\n")  # for who looks on
+    folder.write_steps(steps)
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
     computed = FitSettings(
         steps=steps,
@@ -236,38 +237,36 @@ def train(
     )
     if running.checkpoint_every is None:
         running = replace(running, checkpoint_every=min(per_epoch, 500))
-    held = _Held(out, settings.patience)
+    held = _Held(folder, settings.patience)
     known = None
     if validation is not None:
         known = Examples(validation, store, words, answers, settings.model.tokens)
     if settings.patience is None or known is None:
-        fitted = fit(task, samples, computed, out=out, running=running)
+        fitted = fit(task, samples, computed, out=folder.path, running=running)
     else:
         for epoch in range(1, settings.epochs + 1):
-            fitted = fit(task, samples, replace(computed, steps=epoch * per_epoch), out=out, running=running)
+            fitted = fit(task, samples, replace(computed, steps=epoch * per_epoch), out=folder.path, running=running)
             running = replace(running, resume=True)  # the first of these calls has begun afresh, if that was wanted
             held.add(epoch, evaluate(task.model, known, answers).accuracy.overall)
             if held.enough:
                 break
     if network is not None:
-        save_backbone(network, out / "backbone")
+        save_backbone(network, folder.backbone)
     evaluation = evaluate(task.model, known, answers) if known else None
-    return Trained(out, fitted, evaluation, held.enough, _told(examples, known))
+    return Trained(folder.path, fitted, evaluation, held.enough, _told(examples, known))
 
 
 class _Held:
     """Validation accuracies of the epochs so far, kept on disk so that a resumed run stops where it would have."""
 
-    def __init__(self, out: Path, patience: int | None) -> None:
-        self.path, self.patience = out / "validation.json", patience
-        self.scores: dict[int, float] = {}
-        if patience is not None and latest(out) is not None and self.path.is_file():
-            self.scores = {int(epoch): score for epoch, score in json.loads(self.path.read_text()).items()}
+    def __init__(self, folder: AnsweringFolder, patience: int | None) -> None:
+        self.folder, self.patience = folder, patience
+        resumed = patience is not None and folder.latest() is not None
+        self.scores = folder.read_validation() if resumed else {}
 
     def add(self, epoch: int, score: float) -> None:
         self.scores[epoch] = score
-        with replacing(self.path) as beside:
-            beside.write_text(json.dumps(self.scores))
+        self.folder.write_validation(self.scores)
 
     @property
     def enough(self) -> bool:
@@ -277,16 +276,16 @@ class _Held:
         return max(self.scores) - best >= self.patience
 
 
-def _keep_backbone(out: Path, store: FeatureStore) -> None:
+def _keep_backbone(folder: AnsweringFolder, store: FeatureStore) -> None:
     """Copy the backbone into the run, so that pictures can be asked about later; without it only features can."""
-    if (out / "backbone" / "config.json").is_file():
+    if folder.has_backbone:
         return
     try:
         backbone = load_backbone(store.backbone)
     except Problem:
         return
     if stamp(backbone, of_stages(store.fingerprint)) == store.fingerprint:
-        save_backbone(backbone, out / "backbone")
+        save_backbone(backbone, folder.backbone)
 
 
 def _told(*parts: Examples | None) -> str:
