@@ -1,5 +1,6 @@
 """Training end to end at a tiny size: it learns, resumes bit for bit after kill -9, stops early, and can be asked."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -260,8 +261,6 @@ def test_stops_early(place, tmp_path):
 def test_says_what_it_skipped(place, tmp_path):
     records = read_questions(place / "scenes", "train")
     records.pictures.pop(records.records[0].picture)
-    import dataclasses
-
     records.records[3] = dataclasses.replace(records.records[3], question="")
     records.records[5] = dataclasses.replace(records.records[5], picture="unknown")
     trained = train(
@@ -310,3 +309,15 @@ def test_presets():
     assert preset_training("relations").model == relations()
     with pytest.raises(Problem, match=r"no preset 'large'.* thesis, small or relations"):
         preset_training("large")
+
+
+def test_a_fresh_run_takes_the_place_of_another(place, tmp_path):
+    records, store = read_questions(place / "scenes", "train"), FeatureStore.open(place / "features")
+    quiet, other = Running(progress=False), settings(epochs=1, above=5)
+    first = train(tmp_path, records, store, settings(epochs=1), running=quiet)
+    with pytest.raises(Problem, match="vocabulary of another run"):
+        train(tmp_path, records, store, other, running=quiet)
+    again = train(tmp_path, records, store, other, running=dataclasses.replace(quiet, resume=False))
+    assert again.fitted.resumed == 0
+    assert again.fitted.steps == first.fitted.steps
+    assert len(load_run(tmp_path).answers) < len(Answers.of(records.records, 2))

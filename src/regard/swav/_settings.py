@@ -85,7 +85,7 @@ class Settings:
     dim: int = setting("Numbers in an embedding.", 64, at_least=1)
     prototypes: int = setting("Prototypes that samples are assigned to.", 60, at_least=1)
     temperature: float = setting("What the scores of prototypes are divided by before the softmax.", 0.1)
-    eps: float = setting("Entropy of the codes in Sinkhorn's problem: smaller is sharper.", 0.05)
+    eps: float = setting("Weight of the entropy in Sinkhorn's problem: smaller makes sharper codes.", 0.05)
     iterations: int = setting("Rounds of Sinkhorn.", 3, at_least=1)
     queue: int = setting("Past embeddings that help to make codes, from the moment the queue is full.", 0, at_least=0)
     freeze: int = setting("Steps that the prototypes stay as they are at first.", 100, at_least=0)

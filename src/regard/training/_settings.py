@@ -75,7 +75,7 @@ class Running:
     log: Literal["csv", "tensorboard", "none"] = setting("Where the numbers of the run are written.", "csv")
     log_every: int = setting("Steps between lines of the log.", 10, at_least=1)
     checkpoint_every: int | None = setting(
-        "Steps between checkpoints; as a rule 200, in question answering an epoch but at most 500.", None, at_least=1
+        "Steps between checkpoints; unless given 200, in question answering an epoch but at most 500.", None, at_least=1
     )
     progress: bool = setting("Show the step, the loss and the time left.", True)
     resume: bool = setting("Resume a run that is in the folder, or begin afresh.", True, flags=("--resume/--fresh",))

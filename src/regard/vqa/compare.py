@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regard.training import Running
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.evaluate import Summary, evaluate
 from regard.vqa.examples import Examples
@@ -107,6 +108,7 @@ def compare(
     *,
     seeds: int = 3,
     workers: int = 2,
+    running: Running | None = None,
     prices: Sequence[float] = PRICES,
     test: str = "test",
     unseen: str | None = "pairs",
@@ -114,6 +116,7 @@ def compare(
 ) -> Comparison:
     """Train every kind with every seed (what is there is kept), evaluate on `test`, and write `results.json`.
 
+    `workers` runs are trained at a time, each on one core, as `running` says (default without a line of progress).
     Models with "continuous-softmax" are also evaluated with the number of components chosen at test time, for each of
     `prices`: test-MCA. `unseen` names a split that the last column is for, or None. All splits need answers: that is
     looked at before anything is trained.
@@ -127,6 +130,7 @@ def compare(
             data,
             features,
             replace(settings, seed=seed, model=replace(settings.model, attention=kind)),
+            running or Running(progress=False),
         )
         for seed in range(seeds)
         for kind in map(str, map(parse, kinds))

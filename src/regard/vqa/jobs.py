@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ class Job:
     data: Path
     features: Path
     settings: TrainSettings
+    running: Running = field(default_factory=lambda: Running(progress=False))
 
 
 def run_jobs(
@@ -77,7 +78,7 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
     torch.set_num_threads(1)
     if not job.out.is_done:
         records, store = read_questions(job.data, "train"), FeatureStore.open(job.features)
-        trained = train(job.out.path, records, store, job.settings, running=Running(progress=False))
+        trained = train(job.out.path, records, store, job.settings, running=job.running)
         job.out.write_done(trained.fitted.seconds)
     return then(job)
 

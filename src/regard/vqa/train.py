@@ -16,6 +16,7 @@ from regard import _check
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, muon_groups
+from regard.training._setting import changed, setting
 from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
@@ -33,18 +34,24 @@ class TrainSettings:
     """How to train; the defaults are those of the thesis (Table 6.1)."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
-    epochs: int = 13
-    batch: int = 64
-    lr: float = 1e-4
-    optimizer: Literal["adam", "muon"] = "adam"
-    schedule: Literal["thesis", "cosine"] = "thesis"
-    above: int = 8  # an answer is known if it was given more often than this
-    seed: int = 0
-    accumulate: int = 1
-    clip: float | None = None
-    patience: int | None = None  # epochs without a better validation accuracy before it stops
-    glove: str | None = None
-    grouped: bool = False  # all questions about a picture at once; a batch still holds about `batch` questions
+    epochs: int = setting("Passes over the data.", 13, at_least=1)
+    batch: int = setting("Questions in a batch, over all processes.", 64, at_least=1)
+    lr: float = setting("The learning rate at its highest.", 1e-4)
+    optimizer: Literal["adam", "muon"] = setting("The optimiser.", "adam")
+    schedule: Literal["thesis", "cosine"] = setting(
+        "The learning rate over the steps: as in Table 6.1 of the thesis, or one cosine.", "thesis"
+    )
+    above: int = setting("An answer is learned if it was given more often than this.", 8, at_least=0)
+    seed: int = setting("Decides all that is random.", 0)
+    accumulate: int = setting("Batches of one update.", 1, at_least=1)
+    clip: float | None = setting("Largest norm of the gradient.", None)
+    patience: int | None = setting("Epochs without a better validation accuracy before it stops.", None, at_least=1)
+    glove: str | None = setting("Word vectors to begin with: a GloVe text file as wide as --words.", None)
+    grouped: bool = setting(
+        "All questions about a picture at once, or each by itself; a batch has as many questions.",
+        False,
+        flags=("--grouped/--single",),
+    )
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -70,19 +77,32 @@ def small_training(**changes: Any) -> TrainSettings:
     return TrainSettings(**(short | {"optimizer": "muon", "grouped": True} | changes))
 
 
-def preset_training(preset: str, **model: Any) -> TrainSettings:
-    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with changes to its model.
+def relations_training() -> TrainSettings:
+    """The settings for questions that compare objects: another model, two epochs.
 
-    >>> preset_training("relations", attention="mixture-2").epochs
+    >>> relations_training().model.before
+    1
+    """
+    return small_training(model=relations(), epochs=2)
+
+
+PRESETS: dict[str, Callable[[], TrainSettings]] = {
+    "thesis": TrainSettings,
+    "small": small_training,
+    "relations": relations_training,
+}
+"""The presets by name: functions that make their `TrainSettings`."""
+
+
+def preset_training(preset: str, **changes: Any) -> TrainSettings:
+    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with some changed, also of its model.
+
+    >>> preset_training("relations", attention="mixture-2", batch=32).epochs
     2
     """
-    if preset == "thesis":
-        return TrainSettings(model=ModelSettings(**model))
-    if preset == "small":
-        return small_training(model=small(**model))
-    if preset == "relations":
-        return small_training(model=relations(**model), epochs=2)
-    raise Problem(f"there is no preset {preset!r}. Choose thesis, small or relations.")
+    if preset not in PRESETS:
+        raise Problem(f"there is no preset {preset!r}. Choose one of {', '.join(PRESETS)}.")
+    return changed(PRESETS[preset](), changes)
 
 
 def settings_of(config: dict[str, Any]) -> TrainSettings:
