@@ -307,7 +307,7 @@ def test_presets():
     assert preset_training("thesis").model == ModelSettings()
     assert preset_training("small", attention="mixture-2") == small_training(model=small(attention="mixture-2"))
     assert preset_training("relations").model == relations()
-    with pytest.raises(Problem, match=r"no preset 'large'.* thesis, small or relations"):
+    with pytest.raises(Problem, match=r"no preset 'large'.* thesis, small, relations"):
         preset_training("large")
 
 
