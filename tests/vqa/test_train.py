@@ -313,7 +313,7 @@ def test_presets():
 
 def test_a_fresh_run_takes_the_place_of_another(place, tmp_path):
     records, store = read_questions(place / "scenes", "train"), FeatureStore.open(place / "features")
-    quiet, other = Running(progress=False), settings(epochs=1, above=5)
+    quiet, other = Running(progress=False), settings(epochs=1, above=60)
     first = train(tmp_path, records, store, settings(epochs=1), running=quiet)
     with pytest.raises(Problem, match="vocabulary of another run"):
         train(tmp_path, records, store, other, running=quiet)
