@@ -70,7 +70,7 @@ def test_one_module_imports_lightning():
     paths = [path for folder in ("src", "benchmarks", "examples", "tools") for path in (root / folder).rglob("*.py")]
     names = {"lightning", "pytorch_lightning", "lightning_fabric"}
     found = {str(path.relative_to(root)) for path in paths if {n.split(".")[0] for n in imports(path)} & names}
-    assert found == {"src/regard/training/_lightning.py"}
+    assert found == {"src/regard/training/_loop.py"}
 
 
 def test_importing_regard_loads_nothing_heavy():

@@ -25,6 +25,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "small-wide": {"widths": [64, 128, 256, 512], "depths": [2, 2, 2, 2]},  # the ResNet-18 of CIFAR papers
 }
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+FOLDER = "backbone"  # where it lies in the folder of a run
 _LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # it was trained on (x - 127) / 128
 _KEYS = {"kind", "format", "family", "options", "name", "class", "nonlocal_after", "dim", "preparation"}
 
@@ -125,7 +126,7 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
 
 def _saved(folder: Path) -> Path | None:
     """Where in a folder, its own or that of a whole run, a backbone was saved by us; None if none was."""
-    for place in (folder / "backbone", folder):
+    for place in (folder / FOLDER, folder):
         if (place / CONFIG).is_file() and _ours(_config(place)).get("kind") == "backbone":
             return place
     return None

@@ -148,7 +148,7 @@ class Predictor(Pretrained):
         from regard.vqa.store import load_run
 
         run = load_run(checkpoint)
-        results = Results.beside(run.folder)
+        results = Results.beside(run.folder.path)
         return cls(run.model, run.load_backbone(), run.words, run.answers, run.stages, results)
 
     def card(self, name: str, *, license: str | None = None) -> Card:
