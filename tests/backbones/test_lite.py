@@ -19,6 +19,7 @@ from regard.backbones._weights import _packaged, stored
 from regard.nn import NonLocal2d
 from regard.pictures import read
 from regard.scenes import Scenes, write_scenes
+from regard.vqa.description import FeatureDescription
 from regard.vqa.features import FeatureStore, make_features
 
 EVERY = pytest.mark.parametrize("number", range(5))
@@ -171,7 +172,9 @@ def test_non_local_blocks_and_features_of_all_stages(package, tmp_path):
     store, skipped = make_features(tmp_path / "features", found, again)
     assert store.shape == (2, 2, 1280)
     assert not skipped
-    assert FeatureStore.open(tmp_path / "features", expected=fingerprint(backbone)).has(next(iter(found)))
+    assert FeatureStore.open(tmp_path / "features", FeatureDescription.of(backbone, "the one before")).has(
+        next(iter(found))
+    )
     store, _ = make_features(tmp_path / "stages", found, again, stages=True)
     assert store.shape == (2, 2, sum(twin.WIDTHS[0]))
 

@@ -62,8 +62,10 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
         compare(*arguments[:3], changed, kinds, seeds=2, prices=(0.1,))
     other = Path(shutil.copytree(place / "features", tmp_path / "other"))
     said = json.loads((other / "store.json").read_text())
-    (other / "store.json").write_text(json.dumps(said | {"fingerprint": "of another backbone"}))
-    with pytest.raises(Problem, match=r"made by .*of another backbone"):
+    (other / "store.json").write_text(
+        json.dumps(said | {"features": said["features"] | {"weights": "of another backbone"}})
+    )
+    with pytest.raises(Problem, match=r"made by .*fingerprint of another backbone, not"):
         compare(*arguments[:2], other, settings, kinds, seeds=2, prices=(0.1,))
     rows = ["discrete-softmax", "continuous-softmax", "test-MCA, lambda 0.1", "question only", "majority"]
     assert list(result.accuracy) == rows

@@ -106,7 +106,7 @@ def test_evaluated_with_another_attention(place, tmp_path):
     trained = load_run(tmp_path)
     examples = Examples(
         read_questions(place / "scenes", "val"),
-        FeatureStore.open(place / "features", trained.backbone_fingerprint),
+        FeatureStore.open(place / "features", trained.features),
         trained.words,
         trained.answers,
         14,
@@ -154,10 +154,25 @@ def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):
         load_run(tmp_path)
     path.write_text(json.dumps(said))
     save_backbone(make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2), tmp_path / "backbone")
-    with pytest.raises(Problem, match="trained on features of"):
+    with pytest.raises(Problem, match=r"does not make the features that the model was trained on: .*fingerprint"):
         Predictor.load(tmp_path)
     with pytest.raises(Problem, match="no checkpoint"):
         load_run(tmp_path / "none")
+
+
+def test_a_run_from_before_there_were_descriptions(place, tmp_path):
+    """Its config has the backbone's name and a fingerprint, with a mark for stages."""
+    run(place, tmp_path, epochs=1)
+    features = load_run(tmp_path).features
+    path = latest(tmp_path).folder / "config.json"
+    config = json.loads(path.read_text())
+    config["backbone"] = {"name": features.name, "fingerprint": features.weights, "end_to_end": False}
+    path.write_text(json.dumps(config))
+    assert load_run(tmp_path).features == features
+    assert not Predictor.load(tmp_path).stages
+    config["backbone"]["fingerprint"] += "-stages"
+    path.write_text(json.dumps(config))
+    assert load_run(tmp_path).features.stages
 
 
 def test_a_run_and_its_export_are_the_same_model(place, tmp_path):

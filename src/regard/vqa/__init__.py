@@ -7,6 +7,7 @@ regard.vqa.train.train("out/vqa", records, store, regard.vqa.train.small_trainin
 Predictor.load("out/vqa").ask(picture, "What colour is the ring?", MixtureOf(2))    # or "mixture-2"
 """
 
+from regard.vqa.description import FeatureDescription
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.kinds import Continuous, Discrete, MixtureOf, MixtureSelected
 from regard.vqa.metric import Accuracy, evaluate_answers, normalise, soft_target, vqa_accuracy
@@ -18,6 +19,7 @@ __all__ = [
     "Accuracy",
     "Continuous",
     "Discrete",
+    "FeatureDescription",
     "FeatureStore",
     "MixtureOf",
     "MixtureSelected",

@@ -146,7 +146,7 @@ def _judge(
 ) -> list[tuple[str, Summary, Summary | None]]:
     """The rows of a trained job: itself and, if it is continuous, with components chosen at test time."""
     run = load_run(job.out)
-    store = FeatureStore.open(job.features, expected=run.backbone_fingerprint)
+    store = FeatureStore.open(job.features, expected=run.features)
 
     def examples(split: str) -> Examples:
         length = run.model.settings.tokens

@@ -86,9 +86,9 @@ def _features(run: Run, records: Records) -> FeatureStore:
     if known.is_file():
         place = Path(json.loads(known.read_text())["folder"])
         if (place / "store.json").is_file():
-            store = FeatureStore.open(place, expected=run.backbone_fingerprint)
+            store = FeatureStore.open(place, expected=run.features)
             if wanted <= set(store.names):
                 return store
     pictures = {name: path for name, path in records.pictures.items() if name in wanted}
     place = run.folder / "features" / records.name
-    return make_features(place, pictures, run.load_backbone(), stages=run.stages)[0]
+    return make_features(place, pictures, run.load_backbone(), stages=run.features.stages)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from regard.backbones import Backbone
 from regard.continuous import Density, Mixture
 from regard.continuous.density import Elliptical
 from regard.hub import Pretrained
+from regard.vqa.description import FeatureDescription
 from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
 from regard.vqa.mcan import MCAN
@@ -149,7 +151,12 @@ class Predictor(Pretrained):
 
         run = load_run(checkpoint)
         results = Results.beside(run.folder)
-        return cls(run.model, run.load_backbone(), run.words, run.answers, run.stages, results)
+        return cls(run.model, run.load_backbone(), run.words, run.answers, run.features.stages, results)
+
+    @cached_property
+    def features(self) -> FeatureDescription:
+        """What its backbone makes of a picture for the model."""
+        return FeatureDescription.of(self.backbone, "backbone", self.stages)
 
     def card(self, name: str, *, license: str | None = None) -> Card:
         """The README.md of this model, under the name that it is loaded by, with its results."""
@@ -160,7 +167,7 @@ class Predictor(Pretrained):
     def _write(self, place: ModelFolder) -> None:
         from regard.vqa.store import save_model
 
-        save_model(place, self.model, self.words, self.answers, self.backbone, self.stages)
+        save_model(place, self.model, self.words, self.answers, self.backbone, self.features)
         if self.results is not None:
             self.results.write(place.path / FOLDER)
 

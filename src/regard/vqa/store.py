@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from regard._model_folder import WEIGHTS, ModelFolder
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Checkpoint, latest
-from regard.vqa.grids import of_stages, stamp
+from regard.vqa.description import FeatureDescription
 from regard.vqa.mcan import MCAN, ModelSettings
 from regard.vqa.records import Answers, Records, check_vocabulary
 from regard.vqa.words import Words
@@ -41,12 +42,13 @@ class Run:
     words: Words
     answers: Answers
 
-    @property
-    def backbone_fingerprint(self) -> str:
-        """Of the backbone whose features the model takes."""
+    @cached_property
+    def features(self) -> FeatureDescription:
+        """What the model takes; a backbone that was trained along is described as it is now."""
+        written = FeatureDescription.from_json(self.config["backbone"])
         if self.config["backbone"].get("end_to_end"):
-            return stamp(self.load_backbone())
-        return str(self.config["backbone"]["fingerprint"])
+            return FeatureDescription.of(self._open_backbone(), written.name)
+        return written
 
     def trained_on(self, pictures: set[str]) -> int | None:
         """How many of these pictures have the name of one that it was trained on; None if that is not known."""
@@ -56,20 +58,24 @@ class Run:
             return None
 
     @property
-    def stages(self) -> bool:
-        """Whether its features are of all stages of the backbone."""
-        return of_stages(str(self.config["backbone"]["fingerprint"]))
+    def _backbone_source(self) -> Path | str:
+        """Its own copy of the backbone, or else where the features' was."""
+        copy = self.folder / "backbone"
+        return copy if copy.is_dir() else FeatureDescription.from_json(self.config["backbone"]).name
+
+    def _open_backbone(self) -> Backbone:
+        return load_backbone(self._backbone_source)
 
     def load_backbone(self) -> Backbone:
         """The backbone, after checking that it is the one."""
-        said = self.config["backbone"]
-        kept = self.folder / "backbone"
-        backbone = load_backbone(kept if kept.is_dir() else said["name"])
-        found = stamp(backbone, self.stages)
-        if not said.get("end_to_end") and found != said["fingerprint"]:
+        backbone = self._open_backbone()
+        if self.config["backbone"].get("end_to_end"):
+            return backbone
+        own = FeatureDescription.of(backbone, str(self._backbone_source), self.features.stages)
+        if difference := own.difference(self.features):
             raise Problem(
-                f"the backbone in {kept if kept.is_dir() else said['name']} has fingerprint {found}, "
-                f"the model was trained on features of {said['fingerprint']}. Put the right one there."
+                f"the backbone in {own.name} does not make the features that the model was trained on: {difference}. "
+                "Put the right one there."
             )
         return backbone
 
@@ -105,7 +111,7 @@ def save_model(
     words: Words | None = None,
     answers: Answers | None = None,
     backbone: Backbone | None = None,
-    stages: bool = False,
+    features: FeatureDescription | None = None,
 ) -> None:
     """Write a model by the conventions of the Hub: the network, and with it what is needed to ask it."""
     config: dict[str, Any] = {
@@ -115,13 +121,13 @@ def save_model(
         "features": len(model.feature_mean),
         "vocabulary": {"words": model.embedding.num_embeddings, "answers": model.head.out_features},
     }
-    if words is not None and answers is not None and backbone is not None:
+    if words is not None and answers is not None and backbone is not None and features is not None:
         _put_vocabulary(place.path / "vocabulary.json", words, answers)
         save_backbone(backbone, place.path / "backbone")
         config |= {
             "words": words.fingerprint,
             "answers": answers.fingerprint,
-            "backbone": {"name": "backbone", "fingerprint": stamp(backbone, stages), "end_to_end": False},
+            "backbone": features.to_json() | {"name": "backbone", "end_to_end": False},
         }
     place.write(config, model.state_dict())
 

@@ -18,12 +18,13 @@ from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Fitted, Muon, Task, cosine, fit, latest, muon_groups
+from regard.vqa.description import FeatureDescription
 from regard.vqa.evaluate import Evaluation, evaluate
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
-from regard.vqa.grids import of_stages, stamp
+from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN, ModelSettings, relations, small
-from regard.vqa.pixels import PixelStore, features
+from regard.vqa.pixels import PixelStore
 from regard.vqa.records import Answers, Records
 from regard.vqa.store import KIND, write_training, write_vocabulary
 from regard.vqa.words import Words, read_glove
@@ -120,8 +121,10 @@ class Answering(Task):
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
         """Binary cross-entropy summed over answers and examples; the log has it for one example."""
-        given = batch["features"] if self.backbone is None else features(self.backbone, batch["features"])
-        scores, _ = self.model(given, batch["words"], batch.get("rows"))
+        features = batch["features"]
+        if self.backbone is not None:  # pictures, of which it makes features
+            features = grids(self.backbone, self.backbone.prepare(features))
+        scores, _ = self.model(features, batch["words"], batch.get("rows"))
         loss = self.model.loss(scores, batch["targets"])
         # Gradients are averaged over processes: their mean is to be the sum over all examples.
         whole = loss * (dist.get_world_size() if dist.is_initialized() else 1)
@@ -201,11 +204,7 @@ def train(
         "features": store.shape[2],
         "words": words.fingerprint,
         "answers": answers.fingerprint,
-        "backbone": {
-            "name": store.backbone,
-            "fingerprint": store.fingerprint,
-            "end_to_end": network is not None,
-        },
+        "backbone": store.description.to_json() | {"end_to_end": network is not None},
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
     write_vocabulary(out, words, answers)
@@ -277,10 +276,10 @@ def _keep_backbone(out: Path, store: FeatureStore) -> None:
     if (out / "backbone" / "config.json").is_file():
         return
     try:
-        backbone = load_backbone(store.backbone)
+        backbone = load_backbone(store.description.name)
     except Problem:
         return
-    if stamp(backbone, of_stages(store.fingerprint)) == store.fingerprint:
+    if FeatureDescription.of(backbone, store.description.name, store.description.stages) == store.description:
         save_backbone(backbone, out / "backbone")
 
 
