@@ -14,7 +14,7 @@ from PIL import Image
 
 from regard import continuous as C
 from regard import show, sinkhorn
-from regard.show._canvas import COLOURS
+from regard.show._canvas import COLOUR_MAP
 
 CELLS = C.grid(8, 8)
 
@@ -75,7 +75,7 @@ def test_draws_into_the_axes_given_or_into_a_figure_of_its_own(name):
     ids=["usual", "red-blind", "green-blind", "blue-blind"],
 )
 def test_colours_rise_in_lightness_for_every_eye(vision):
-    seen = numpy.clip(COLOURS(numpy.linspace(0, 1, 64))[:, :3] @ vision.T, 0, 1)
+    seen = numpy.clip(COLOUR_MAP(numpy.linspace(0, 1, 64))[:, :3] @ vision.T, 0, 1)
     steps = numpy.diff(luminance(seen))
     assert (steps > 0).all()
 

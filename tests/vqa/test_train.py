@@ -18,10 +18,10 @@ from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.cli import application
 from regard.scenes import Scenes, write_scenes
 from regard.training import latest
-from regard.vqa.evaluate import evaluate
+from regard.vqa.evaluate import evaluate_model
+from regard.vqa.evaluate_run import evaluate_run
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore, make_features
-from regard.vqa.judge import judge
 from regard.vqa.mcan import MCAN, ModelSettings, relations, small
 from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
@@ -111,17 +111,17 @@ def test_evaluated_with_another_attention(place, tmp_path):
         trained.answers,
         14,
     )
-    own = evaluate(trained.model, examples, trained.answers)
-    chosen = evaluate(trained.model, examples, trained.answers, "mixture-selected-0.05")
+    own = evaluate_model(trained.model, examples, trained.answers)
+    chosen = evaluate_model(trained.model, examples, trained.answers, "mixture-selected-0.05")
     assert (own.attention, chosen.attention) == ("continuous-softmax", "mixture-selected-0.05")
     assert trained.model.attention == "continuous-softmax"
     assert sum(chosen.components.values()) == pytest.approx(100)
     assert not own.components
 
 
-def test_judged_on_every_split(place, tmp_path):
+def test_evaluated_on_every_split(place, tmp_path):
     run(place, tmp_path / "run")
-    said = judge(tmp_path / "run", place / "scenes", ["continuous-softmax"], tmp_path / "numbers")
+    said = evaluate_run(tmp_path / "run", place / "scenes", ["continuous-softmax"], tmp_path / "numbers")
     assert "== val: " in said
     assert "trained with discrete-softmax" in said
     assert "mixture-selected" in said
@@ -132,12 +132,12 @@ def test_judged_on_every_split(place, tmp_path):
     shutil.copy(picture, tmp_path / "new.png")
     row = {"picture": "new.png", "question": "What colour is the ring?", "answer": "red"}
     (tmp_path / "own.jsonl").write_text(json.dumps(row))
-    assert "== own: 1 questions" in judge(tmp_path / "run", tmp_path / "own.jsonl", [])
+    assert "== own: 1 questions" in evaluate_run(tmp_path / "run", tmp_path / "own.jsonl", [])
     with pytest.raises(Problem, match="none of the splits"):
-        judge(tmp_path / "run", tmp_path)
+        evaluate_run(tmp_path / "run", tmp_path)
     shutil.copytree(place / "scenes", tmp_path / "asked")
     next((tmp_path / "asked").rglob("*val*annotations.json")).unlink()
-    said = judge(tmp_path / "run", tmp_path / "asked", attentions=[], out=tmp_path / "unknown")
+    said = evaluate_run(tmp_path / "run", tmp_path / "asked", attentions=[], out=tmp_path / "unknown")
     assert "questions without answers" in said
     assert [p.name for p in (tmp_path / "unknown").iterdir()] == ["val_results.json"]  # answers, and no numbers
 
@@ -243,7 +243,7 @@ def test_end_to_end(place, tmp_path):
     train(tmp_path, records, store, settings(epochs=1, batch=4, grouped=True), progress=False)
     moved = load_run(tmp_path).load_backbone()
     assert all(not torch.equal(p, before[name]) for name, p in moved.named_parameters())
-    assert "== val" in judge(tmp_path, place / "scenes", [])
+    assert "== val" in evaluate_run(tmp_path, place / "scenes", [])
     assert Predictor.load(tmp_path).ask(Scenes("val", 1, size=32).picture(0), "What colour is the ring?").answer
     with pytest.raises(Problem, match="without"):
         train(tmp_path, records, store, settings(), validation=records)

@@ -8,7 +8,7 @@ import typer
 
 from regard.vqa.kinds import COMPARED
 
-KINDS = list(map(str, COMPARED))
+COMPARED_NAMES = list(map(str, COMPARED))
 
 
 def add(app: typer.Typer) -> None:
@@ -20,7 +20,9 @@ def compare(
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, or a file with a column split."),
     features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),
     out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
-    attention: list[str] = typer.Option(KINDS, help="Output attentions to train; regard ask --help lists them."),
+    attention: list[str] = typer.Option(
+        COMPARED_NAMES, help="Output attentions to train; regard ask --help lists them."
+    ),
     seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
     epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
     preset: str = typer.Option("relations", help="relations, small or thesis (Table 6.1)."),
@@ -40,7 +42,7 @@ def compare(
     from dataclasses import replace
 
     from regard._problem import Problem
-    from regard.vqa.compare import compare as run
+    from regard.vqa.compare import compare_kinds
     from regard.vqa.kinds import parse
     from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
@@ -66,7 +68,7 @@ def compare(
         left = f", about {spent * (1 - share) / share / 60:.0f} min left" if share > 0.01 else ""
         typer.echo(f"\r{share:.0%} of the training{left}   ", err=True, nl=False)
 
-    result = run(
+    result = compare_kinds(
         out,
         data,
         features,

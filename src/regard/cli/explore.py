@@ -6,9 +6,9 @@ from pathlib import Path
 
 import typer
 
-from regard.vqa.kinds import DEMO as TRAINED
+from regard.vqa.kinds import DEMO
 
-DEMO = Path("out/demo/models") / f"{TRAINED[-1]}-0"  # where `make demo` leaves its model
+DEMO_MODEL = Path("out/demo/models") / f"{DEMO[-1]}-0"  # where `make demo` leaves its model
 
 
 def add(app: typer.Typer) -> None:
@@ -34,6 +34,6 @@ def explore(
 
     if checkpoint is not None and not checkpoint.exists():
         raise Problem(f"{checkpoint} is not there. Give the folder of a trained model, or none for the playground.")
-    if checkpoint is None and DEMO.exists():
-        checkpoint = DEMO
+    if checkpoint is None and DEMO_MODEL.exists():
+        checkpoint = DEMO_MODEL
     serve(checkpoint, host, port, lambda address: typer.echo(f"regard is at {address} (ctrl-c ends it)"))

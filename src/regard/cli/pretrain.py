@@ -43,7 +43,7 @@ def pretrain(
     """Pretrain a backbone on pictures without labels, by swapped assignments between views (SwAV).
 
     The folder of the run gets `backbone/` (the result), `log.csv`, `prototypes.png` and checkpoints. The same command
-    goes on where it was stopped. Labels, if the pictures have any, are used only to judge at the end.
+    goes on where it was stopped. Labels, if the pictures have any, are used only to evaluate at the end.
 
         regard pretrain                                          # scikit-learn's digits, a few minutes
         regard pretrain photos/ --preset small --steps 3000 --out out/photos
@@ -54,7 +54,7 @@ def pretrain(
     from regard._files import replacing
     from regard._problem import Problem
     from regard.pictures import Pictures, open_pictures
-    from regard.swav import CollapseWarning, digits, evaluate, run, sheet
+    from regard.swav import CollapseWarning, digits, evaluate_backbone, run, sheet
 
     warnings.showwarning = lambda message, kind, *_: (
         typer.echo(f"Warning: {message}", err=True) if issubclass(kind, CollapseWarning) else None
@@ -99,7 +99,7 @@ def pretrain(
         listed = f"{out / 'broken.txt'}"
         typer.echo(f"{len(names)} broken files skipped: {', '.join(names[:3])}{more}; all are in {listed}")
     if source.labels:
-        report = evaluate(result.task.backbone, source, test)
+        report = evaluate_backbone(result.task.backbone, source, test)
         with replacing(out / "evaluation.json") as beside:
             beside.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
         typer.echo(report.table())

@@ -35,10 +35,10 @@ class CollapseWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class Pretraining:
     """A finished run: its folder `out`, the folder of the `backbone`, the trained task, how it went, broken files.
 
-    >>> [name for name in Pretrained.__annotations__]
+    >>> [name for name in Pretraining.__annotations__]
     ['out', 'backbone', 'task', 'fitted', 'broken', 'first']
     """
 
@@ -86,7 +86,7 @@ FIT = {
 
 def run(
     pictures: Any, *, out: Path | str, preset_name: str = "small", settings: Settings | None = None, **options: Any
-) -> Pretrained:
+) -> Pretraining:
     """As `pretrain`, but with all there is to know about the run.
 
     >>> import tempfile
@@ -127,14 +127,14 @@ def run(
     if _windows(settings):
         _meet_whole_pictures(task.backbone, source)
     if world()[0]:
-        return Pretrained(out, out / "backbone", task.eval(), fitted, task.broken, first=False)
+        return Pretraining(out, out / "backbone", task.eval(), fitted, task.broken, first=False)
     folder = save_backbone(task.backbone, out / "backbone")
     with replacing(out / "config.json") as beside:
         beside.write_text(json.dumps(task.config, indent=2) + "\n")
     if task.broken:
         with replacing(out / "broken.txt") as beside:
             beside.write_text("".join(f"{name}\t{why}\n" for name, why in sorted(task.broken.items())))
-    return Pretrained(out, folder, task.eval(), fitted, task.broken, first=True)
+    return Pretraining(out, folder, task.eval(), fitted, task.broken, first=True)
 
 
 def build(settings: Settings) -> Swav:
@@ -179,10 +179,10 @@ def _whole(settings: Settings) -> int:
     return round(settings.crops.size / math.sqrt(sum(settings.crops.window) / 2))
 
 
-def load_run(out: Path | str) -> Swav:
+def load_pretraining(out: Path | str) -> Swav:
     """The task of a run as its newest checkpoint has it: backbone, projection and prototypes.
 
-    >>> load_run("nowhere")
+    >>> load_pretraining("nowhere")
     Traceback (most recent call last):
     regard._problem.Problem: nowhere has no checkpoint. ...
     """

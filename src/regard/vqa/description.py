@@ -67,7 +67,7 @@ class FeatureDescription:
     def difference(self, needed: FeatureDescription) -> str | None:
         """The first thing in which these features are not the needed ones, in words; None if they are the same."""
         if self.stages != needed.stages:
-            return f"they are of {_stages(self)}, not of {_stages(needed)}"
+            return f"they are of {_which_stages(self)}, not of {_which_stages(needed)}"
         if self.size is not None and needed.size is not None and self.size != needed.size:
             return f"they are of pictures of {self.size} x {self.size} pixels, not {needed.size} x {needed.size}"
         if self.weights != needed.weights:
@@ -75,5 +75,5 @@ class FeatureDescription:
         return None
 
 
-def _stages(description: FeatureDescription) -> str:
+def _which_stages(description: FeatureDescription) -> str:
     return "all stages" if description.stages else "the last stage alone"

@@ -24,7 +24,7 @@ from torch import Tensor
 from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, fingerprint, load_backbone, make_backbone, save_backbone
-from regard.backbones._files import SIZES
+from regard.backbones._files import SMALL_SIZES
 from regard.pictures import read
 from regard.vqa.description import FeatureDescription
 from regard.vqa.grids import grids
@@ -205,7 +205,7 @@ def kept_backbone(folder: Path, name: str, size: int | None = None, seed: int | 
     if not (folder / "config.json").is_file():
         return backbone, save_backbone(backbone, folder)
     stored = load_backbone(folder)
-    drawn_again = seed is None and name in SIZES and stored.config == backbone.config
+    drawn_again = seed is None and name in SMALL_SIZES and stored.config == backbone.config
     if not drawn_again and fingerprint(stored) != fingerprint(backbone):
         raise Problem(
             f"{folder} keeps the backbone that its features were made by (fingerprint {fingerprint(stored)}), and "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard._problem import Problem
-from regard.vqa.metric import normalise, soft_target
+from regard.vqa.accuracy import normalise, soft_target
 from regard.vqa.words import Words, tokens
 
 
@@ -79,7 +79,7 @@ class Records:
         return len(self.records)
 
     def keep_answered(self) -> Records:
-        """Without questions whose answers are not known, which are noted: nothing can be learned or judged by them."""
+        """Without questions whose answers are not known, which are noted: nothing can be learned from or evaluated on them."""
         for record in self.records:
             if not record.answers:
                 self.skipped.add("question without an answer", f"question {record.id} of {self.name}")

@@ -140,12 +140,12 @@ def open_model(place: ModelFolder) -> MCAN:
     place.refuse(settings.keys() - _KEYS)
     with place.describing("model that answers"):
         sizes = settings["vocabulary"]
-        model = _made(settings, sizes["words"], sizes["answers"])
+        model = _make_model(settings, sizes["words"], sizes["answers"])
     place.fill(model)
     return model.eval()
 
 
-def _made(config: dict[str, Any], words: int, answers: int) -> MCAN:
+def _make_model(config: dict[str, Any], words: int, answers: int) -> MCAN:
     """The network of a config, with weights of its own."""
     height, width = config["cells"]
     settings = ModelSettings(**config["model"])
@@ -182,7 +182,7 @@ def load_run(folder: Path | str) -> Run:
     check_vocabulary(str(folder / "vocabulary.json"), answers.fingerprint, config["answers"])
     if checkpoint is None:
         return Run(folder, config, open_model(place), words, answers)
-    model = _made(config, len(words), len(answers))
+    model = _make_model(config, len(words), len(answers))
     weights = checkpoint.weights()
     model.load_state_dict({n.removeprefix("model."): w for n, w in weights.items() if n.startswith("model.")})
     return Run(folder, config, model.eval(), words, answers)

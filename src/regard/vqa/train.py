@@ -19,7 +19,7 @@ from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Fitted, Muon, Task, cosine, fit, latest, muon_groups
 from regard.vqa.description import FeatureDescription
-from regard.vqa.evaluate import Evaluation, evaluate
+from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
 from regard.vqa.grids import grids
@@ -164,7 +164,7 @@ def train(
 ) -> Trained:
     """Train a model on records and stored features, into the folder `out`; go on where an earlier call was stopped.
 
-    A `PixelStore` in place of features trains its backbone too, end to end; without validation: judge it after.
+    A `PixelStore` in place of features trains its backbone too, end to end; without validation: evaluate it after.
     `running` goes to `regard.training.fit`: devices, precision, log, workers, checkpoint_every. With
     `settings.patience` the accuracy on the `validation` records is taken after every epoch.
     """
@@ -240,13 +240,13 @@ def train(
     else:
         for epoch in range(1, settings.epochs + 1):
             fitted = fit(task, samples, steps=epoch * per_epoch, **(options | running))
-            held.add(epoch, evaluate(task.model, known, answers).accuracy.overall)
+            held.add(epoch, evaluate_model(task.model, known, answers).accuracy.overall)
             if held.enough:
                 break
     if network is not None:
         save_backbone(network, out / "backbone")
-    evaluation = evaluate(task.model, known, answers) if known else None
-    return Trained(out, fitted, evaluation, held.enough, _told(examples, known))
+    evaluation = evaluate_model(task.model, known, answers) if known else None
+    return Trained(out, fitted, evaluation, held.enough, _skipped(examples, known))
 
 
 class _Held:
@@ -283,5 +283,5 @@ def _keep_backbone(out: Path, store: FeatureStore) -> None:
         save_backbone(backbone, out / "backbone")
 
 
-def _told(*parts: Examples | None) -> str:
+def _skipped(*parts: Examples | None) -> str:
     return "\n".join(str(part.records.skipped) for part in parts if part is not None and part.records.skipped)
