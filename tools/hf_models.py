@@ -65,8 +65,8 @@ def try_one(model_type: str) -> dict:
 
     import regard.hf
     from tools.hf_zoo.compare import Verdict
-    from tools.hf_zoo.trial import try_model
     from tools.hf_zoo.shrink import tiny
+    from tools.hf_zoo.trial import try_model
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
