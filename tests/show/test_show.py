@@ -183,6 +183,16 @@ def test_prototypes_show_the_nearest_crops_best_first():
     ]
 
 
+def test_prototypes_beside_one_another():
+    """Column by column, each as wide as its crops and its title."""
+    ax = show.prototypes(torch.rand(9, 3, 2, 2), torch.randn(9, 5), nearest=3, columns=2).axes[0]
+    titles = {t.get_text().split("\n")[0]: t.get_position() for t in ax.texts if "\n" in t.get_text()}
+    assert titles["prototype 3"][1] == titles["prototype 0"][1]
+    assert titles["prototype 3"][0] > max(i.get_extent()[1] for i in ax.images[:9])
+    assert max(i.get_extent()[1] for i in ax.images) <= ax.get_xlim()[1]
+    assert len(ax.images) == 15
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -15,12 +15,13 @@ from regard.explore._asked import Box, Play
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.structured import tvmax
 from regard.maps.transport import sinkhorn
+from regard.vqa.kinds import Continuous, Discrete, MixtureOf, MixtureSelected
 
 FINE = 96  # points along a side where a density is measured
 
 
 def play(asked: Play) -> dict[str, Any]:
-    """Every map and density of the blobs' scores, each with its entropy, support and mass in the box."""
+    """Every map and density of the blobs' scores, each with its label, entropy, support and mass in the box."""
     side = asked.cells
     cells = C.grid(side, side)
     bumps = _bumps(asked, cells.points)
@@ -48,9 +49,30 @@ def play(asked: Play) -> dict[str, Any]:
         "effective-gaussian": operator @ gaussian.expect(basis),
         "effective-paraboloid": operator @ paraboloid.expect(basis),
     }
-    panels = {name: _of_weights(w, side, asked.box) for name, w in (maps | effective).items()}
+    panels = {name: _of_weights(w, side, asked.box) for name, w in maps.items()}
     panels |= {name: _of_density(d, asked.box) for name, d in densities.items()}
+    panels |= {name: _of_weights(w, side, asked.box) for name, w in effective.items()}
+    labels = _labels(asked, len(panels["selected"]["density"]["components"]))
+    panels = {name: {"label": labels[name]} | panel for name, panel in panels.items()}
     return {"scores": rounded(scores.view(side, side)), "panels": panels}
+
+
+def _labels(asked: Play, selected: int) -> dict[str, str]:
+    """What the page writes over each panel; `selected` is the number of components that was chosen."""
+    softmax_density, sparsemax_density = Continuous("softmax").label, Continuous("sparsemax").label
+    return {
+        "softmax": "softmax",
+        "entmax": f"entmax {asked.alpha:g}",
+        "sparsemax": "sparsemax",
+        "tvmax": Discrete("tvmax").label,
+        "sinkhorn": "Sinkhorn, focused blob",
+        "gaussian": softmax_density,
+        "paraboloid": sparsemax_density,
+        "mixture": MixtureOf(asked.components).label,
+        "selected": f"{MixtureSelected().label} = {selected}",
+        "effective-gaussian": f"effective weights, {softmax_density}",
+        "effective-paraboloid": f"effective weights, {sparsemax_density}",
+    }
 
 
 def _bumps(asked: Play, points: Tensor) -> Tensor:

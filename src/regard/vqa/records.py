@@ -79,7 +79,7 @@ class Records:
         return len(self.records)
 
     def keep_answered(self) -> Records:
-        """Without questions whose answers are not known, which are noted: nothing is learned from them, or evaluated."""
+        """Without questions whose answers are not known, which are noted: they teach and measure nothing."""
         for record in self.records:
             if not record.answers:
                 self.skipped.add("question without an answer", f"question {record.id} of {self.name}")
