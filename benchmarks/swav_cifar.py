@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.swav_peer import RESULTS, lightly, save, task_of
 from regard.pictures import Arrays
-from regard.swav import Canvases, features, knn, preset
+from regard.swav import Canvases, knn, pooled_features, preset
 from regard.training import FitSettings, Running, cosine, fit
 
 SETTINGS = {"batch_size": 64}
@@ -62,7 +62,7 @@ def curve(folder, steps=2400, *kinds):
             if any((row["parts"], row["step"]) == (kind, stop) for row in result["rows"]):
                 continue
             losses = train(task, learn, stop, RUNS / f"{steps}-{kind}")
-            found = knn(features(task.backbone, x), y, features(task.backbone, x_test), y_test)
+            found = knn(pooled_features(task.backbone, x), y, pooled_features(task.backbone, x_test), y_test)
             row = {"parts": kind, "step": stop, "knn": found.share, "loss": sum(losses) / len(losses)}
             result["rows"].append(row)
             print(row, flush=True)

@@ -18,7 +18,7 @@ import torch
 from regard.backbones import Backbone, load_backbone, make_backbone, save_backbone
 from regard.swav._evaluate import calibrated
 from regard.training import Running, latest
-from regard.vqa.evaluate import evaluate
+from regard.vqa.evaluate import evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.pixels import PixelStore
@@ -83,7 +83,7 @@ def _accuracy(demo: Path, folder: Path) -> float:
     else:
         store = FeatureStore.open(json.loads((folder / "features.json").read_text())["folder"])
     known = Examples(records, store, run.words, run.answers, run.model.settings.tokens)
-    return evaluate(run.model, known, run.answers).accuracy.overall
+    return evaluate_model(run.model, known, run.answers).accuracy.overall
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from regard.pictures import Arrays
-from regard.swav import Canvases, Swav, digits, evaluate, preset, views
+from regard.swav import Canvases, Swav, digits, evaluate_backbone, preset, views
 from regard.swav._pretrain import build
 from regard.training import FitSettings, Order, Running, cosine, fit, mix
 
@@ -118,7 +118,7 @@ def compare_digits():
         for kind in ("regard", "lightly"):
             task = task_of(kind, preset("digits", seed=seed, **DIGITS))
             fitted = train(task, learn)
-            report = evaluate(task.backbone, learn, test, seed=seed)
+            report = evaluate_backbone(task.backbone, learn, test, seed=seed)
             rows.append(
                 {
                     "seed": seed,

@@ -16,7 +16,7 @@ from regard._files import replacing
 from regard.scenes import SPLITS, Scenes, write_scenes
 from regard.vqa.kinds import DEMO, MixtureOf
 
-KINDS = tuple(map(str, DEMO))
+TRAINED_KINDS = tuple(map(str, DEMO))
 COUNTS = {"train": 10_000, "val": 200, "test": 400, "pairs": 200}
 
 
@@ -133,7 +133,7 @@ def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, q
     comparison = _train(folder, settings, say, workers)
     with say.step("writing the report"):
         report = _report(folder, settings)
-    accuracy = {kind: comparison.accuracy[kind]["overall"][0] for kind in KINDS}
+    accuracy = {kind: comparison.accuracy[kind]["overall"][0] for kind in TRAINED_KINDS}
     blind = comparison.accuracy["question only"]["overall"][0]
     table = comparison.tables()
     with replacing(folder.table) as beside:
@@ -173,16 +173,16 @@ def _features(folder: DemoFolder, settings: DemoSettings, say: _Say, reused: lis
 
 
 def _train(folder: DemoFolder, settings: DemoSettings, say: _Say, workers: int) -> Any:
-    from regard.vqa.compare import compare
+    from regard.vqa.compare import compare_kinds
     from regard.vqa.train import small_training
 
-    with say.step(f"training {' and '.join(KINDS)}, {settings.epochs} epochs") as bar:
-        return compare(
+    with say.step(f"training {' and '.join(TRAINED_KINDS)}, {settings.epochs} epochs") as bar:
+        return compare_kinds(
             folder.models,
             folder.scenes,
             folder.features,
             small_training(epochs=settings.epochs),
-            KINDS,
+            TRAINED_KINDS,
             seeds=1,
             workers=workers,
             prices=(0.1,),
@@ -198,13 +198,13 @@ def _report(folder: DemoFolder, settings: DemoSettings) -> Path:
     from regard.vqa.read import read_questions
 
     records = read_questions(folder.scenes, "test")
-    predictors = {kind: Predictor.load(folder.model(kind)) for kind in KINDS}
+    predictors = {kind: Predictor.load(folder.model(kind)) for kind in TRAINED_KINDS}
     entries = []
     for record in records.records[:: max(1, len(records) // settings.entries)][: settings.entries]:
         picture = read(records.pictures[record.picture])
         asked = [predictor.ask(picture, record.question) for predictor in predictors.values()]
         # The continuous model again, with what else it can do.
-        asked.append(predictors[KINDS[1]].ask(picture, record.question, MixtureOf(2)))
+        asked.append(predictors[TRAINED_KINDS[1]].ask(picture, record.question, MixtureOf(2)))
         entries.append(Entry(picture, f"{record.question} ({record.answers[0]})", asked))
     return write_report(folder.report, entries, "What the models looked at")
 

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from regard.backbones import load_backbone, make_backbone, save_backbone
 from regard.explore import Limits
-from regard.explore._serve import application
+from regard.explore._serve import explore_app
 from regard.report import Entry, write_report
 from regard.scenes import Scenes, write_scenes
 from regard.training import Running
@@ -46,7 +46,7 @@ def without_time(told):
 
 @pytest.mark.parametrize("attention", ["continuous-sparsemax", "mixture-selected"])
 def test_the_page_says_what_the_command_line_prints(checkpoint, tmp_path, attention):
-    client = TestClient(application(checkpoint, "127.0.0.1"), base_url="http://127.0.0.1")
+    client = TestClient(explore_app(checkpoint, "127.0.0.1"), base_url="http://127.0.0.1")
     picture = tmp_path / "scene.png"
     picture.write_bytes(client.get("/api/samples/scene-1").content)
     command = [
@@ -73,7 +73,7 @@ def test_the_page_holds_one_model_for_all_its_threads(checkpoint):
         return [x for x in gc.get_objects() if type(x) is MCAN]
 
     before = len(models())
-    app = application(checkpoint, "127.0.0.1", Limits(workers=4))
+    app = explore_app(checkpoint, "127.0.0.1", Limits(workers=4))
     assert len(models()) - before == 1
     client = TestClient(app, base_url="http://127.0.0.1")
     names = client.get("/api/state").json()["model"]["attentions"][:8]

@@ -20,7 +20,17 @@ from regard._problem import Problem
 from regard.backbones import load_backbone
 from regard.cli import main
 from regard.pictures import Arrays
-from regard.swav import PRESETS, CollapseWarning, Settings, evaluate, load_run, preset, pretrain, run, sheet
+from regard.swav import (
+    PRESETS,
+    CollapseWarning,
+    Settings,
+    evaluate_backbone,
+    load_pretraining,
+    preset,
+    pretrain,
+    run,
+    sheet,
+)
 from regard.swav._pretrain import before, build
 from regard.training import FitSettings, Running, fit, latest
 
@@ -77,7 +87,7 @@ def test_a_run_resumes_with_its_queue(tmp_path):
     assert parts.fitted.resumed == 4
     assert same(whole.task, parts.task)
     assert torch.equal(whole.task.queue.rows, parts.task.queue.rows)
-    assert same(load_backbone(whole.backbone), load_run(tmp_path / "whole").backbone)
+    assert same(load_backbone(whole.backbone), load_pretraining(tmp_path / "whole").backbone)
 
 
 def test_prototypes_are_unit_and_frozen_at_first(tmp_path):
@@ -163,7 +173,7 @@ def test_too_many_prototypes_are_said_before_the_first_step(tmp_path):
 
 def test_it_learns_what_differs(tmp_path):
     made = go(tmp_path, steps=60, queue=0)
-    found = evaluate(made.task.backbone, pictures(200))
+    found = evaluate_backbone(made.task.backbone, pictures(200))
     assert found.knn.share > 0.9
     assert found.train == 150
     assert "the same untrained" in found.table()
@@ -217,8 +227,8 @@ def test_the_commands(tmp_path, command):
     assert code in (0, None)
     for words in ("62 pictures, 2 classes", "2 broken files skipped", "linear probe", "prototypes.png", "Backbone:"):
         assert words in said
-    _, judged = command("evaluate", out, source, "--out", tmp_path / "e.json")
-    assert "raw pixels" in judged
+    _, evaluated = command("evaluate", out, source, "--out", tmp_path / "e.json")
+    assert "raw pixels" in evaluated
     assert 0 <= json.loads((tmp_path / "e.json").read_text())["knn"]["right"] <= 15
     _, exported = command("export", "backbone", out, "--out", tmp_path / "b")
     assert "8 features" in exported

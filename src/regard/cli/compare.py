@@ -12,7 +12,7 @@ from regard.training import Running
 from regard.vqa.kinds import COMPARED
 from regard.vqa.train import PRESETS, TrainSettings
 
-KINDS = list(map(str, COMPARED))
+COMPARED_NAMES = list(map(str, COMPARED))
 
 
 def add(app: typer.Typer) -> None:
@@ -38,7 +38,9 @@ def compare(
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, or a file with a column split."),
     features: Path = typer.Option(Path("out/features"), help="The folder that regard features has written."),
     out: Path = typer.Option(Path("out/compare"), help="The folder of the runs; rerun to resume, or to add seeds."),
-    attention: list[str] = typer.Option(KINDS, help="Output attentions to train; regard ask --help lists them."),
+    attention: list[str] = typer.Option(
+        COMPARED_NAMES, help="Output attentions to train; regard ask --help lists them."
+    ),
     seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
     preset: str = typer.Option("relations", help="The settings to begin with: relations, small or thesis (Table 6.1)."),
     test: str = typer.Option("test", help="The split to report on; it must have answers."),
@@ -56,7 +58,7 @@ def compare(
     import time
 
     from regard._problem import Problem
-    from regard.vqa.compare import compare as run
+    from regard.vqa.compare import compare_kinds
     from regard.vqa.folder import ComparisonFolder
     from regard.vqa.kinds import parse
     from regard.vqa.own import NoSplit
@@ -82,7 +84,7 @@ def compare(
         left = f", about {spent * (1 - share) / share / 60:.0f} min left" if share > 0.01 else ""
         typer.echo(f"\r{share:.0%} of the training{left}   ", err=True, nl=False)
 
-    result = run(
+    result = compare_kinds(
         out,
         data,
         features,

@@ -51,7 +51,7 @@ def pretrain(
     import warnings
 
     from regard.pictures import Pictures, open_pictures
-    from regard.swav import CollapseWarning, digits, evaluate, run, sheet
+    from regard.swav import CollapseWarning, digits, evaluate_backbone, run, sheet
     from regard.swav import preset as named
 
     warnings.showwarning = lambda message, kind, *_: (
@@ -83,7 +83,7 @@ def pretrain(
         listed = result.folder.broken
         typer.echo(f"{len(names)} broken files skipped: {', '.join(names[:3])}{more}; all are in {listed}")
     if source.labels:
-        report = evaluate(result.task.backbone, source, test)
+        report = evaluate_backbone(result.task.backbone, source, test)
         result.folder.write_evaluation(report.as_dict())
         typer.echo(report.table())
     typer.echo(f"Prototypes: {sheet(result.task, source, result.folder.prototypes)}")

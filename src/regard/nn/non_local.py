@@ -21,8 +21,8 @@ from regard.attention.attend import attend, explain_attend
 from regard.attention.weights import attention_weights
 from regard.maps.simplex import mean, softmax
 
-Kind = Literal["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
-KINDS = ("gaussian", "embedded_gaussian", "dot_product", "concatenation")
+PairwiseName = Literal["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
+PAIRWISE_NAMES = ("gaussian", "embedded_gaussian", "dot_product", "concatenation")
 
 
 class NonLocal(nn.Module):
@@ -37,7 +37,7 @@ class NonLocal(nn.Module):
     def __init__(
         self,
         channels: int,
-        affinity: Kind = "embedded_gaussian",
+        affinity: PairwiseName = "embedded_gaussian",
         map: Map | None = None,
         *,
         inner: int | None = None,
@@ -51,7 +51,7 @@ class NonLocal(nn.Module):
         """Hold the projections theta, phi and g, the output projection, and its norm."""
         super().__init__()
         _check.count("channels", channels)
-        _check.choice("affinity", affinity, KINDS)
+        _check.choice("affinity", affinity, PAIRWISE_NAMES)
         _check.choice("pool", pool, ("after", "before"))
         if scale == "published":
             scale = None if affinity == "embedded_gaussian" else 1.0

@@ -36,10 +36,10 @@ class CollapseWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class Pretraining:
     """A finished run: its `folder`, the folder of the `backbone`, the trained task, how it went, broken files.
 
-    >>> [name for name in Pretrained.__annotations__]
+    >>> [name for name in Pretraining.__annotations__]
     ['folder', 'backbone', 'task', 'fitted', 'broken', 'first']
     """
 
@@ -95,7 +95,7 @@ def run(
     running: Running | None = None,
     after_step: Callable[[int], None] | None = None,
     **changes: Any,
-) -> Pretrained:
+) -> Pretraining:
     """As `pretrain`, but with all there is to know about the run; `after_step` is that of `regard.training.fit`.
 
     >>> import tempfile
@@ -146,7 +146,7 @@ def run(
         folder.write_config(task.config)
         if task.broken:
             folder.write_broken(task.broken)
-    return Pretrained(folder, folder.backbone, task.eval(), fitted, task.broken, first)
+    return Pretraining(folder, folder.backbone, task.eval(), fitted, task.broken, first)
 
 
 def build(settings: Settings) -> Swav:
@@ -191,10 +191,10 @@ def _whole(settings: Settings) -> int:
     return round(settings.crops.size / math.sqrt(sum(settings.crops.window) / 2))
 
 
-def load_run(out: Path | str) -> Swav:
+def load_pretraining(out: Path | str) -> Swav:
     """The task of a run as its newest checkpoint has it: backbone, projection and prototypes.
 
-    >>> load_run("nowhere")
+    >>> load_pretraining("nowhere")
     Traceback (most recent call last):
     regard._problem.Problem: nowhere has no checkpoint. ...
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.training import Running
 from regard.vqa.baseline import majority, question_only
-from regard.vqa.evaluate import Summary, evaluate
+from regard.vqa.evaluate import Summary, evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
 from regard.vqa.folder import ComparisonFolder
@@ -23,7 +23,7 @@ from regard.vqa.tables import cell, table
 from regard.vqa.train import TrainSettings
 
 PRICES = (0.05, 0.1, 0.3, 1.0)  # lambda of test-MCA
-_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support", "focus", "modes", "area")
+_MEASURES_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support", "focus", "modes", "area")
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Comparison:
         ]
         for stratum in ("one region", "several"):
             measured = {
-                name: {m: cell(strata[stratum][m], 3) for m in _SHOWN}
+                name: {m: cell(strata[stratum][m], 3) for m in _MEASURES_SHOWN}
                 for name, strata in self.quality.items()
                 if stratum in strata
             }
@@ -99,7 +99,7 @@ def _place_of(answer_type: str) -> tuple[int, str]:
     return (known.index(answer_type) if answer_type in known else len(known), answer_type)
 
 
-def compare(
+def compare_kinds(
     out: Path,
     data: Path,
     features: Path,
@@ -136,7 +136,9 @@ def compare(
         for kind in map(str, map(parse, kinds))
     ]
     result = Comparison()
-    for rows in run_jobs(jobs, partial(_judge, test=test, unseen=unseen, prices=tuple(prices)), workers, progress):
+    for rows in run_jobs(
+        jobs, partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices)), workers, progress
+    ):
         for name, found, new in rows:
             result.add(name, found, new)
     baselines(result, data, test)
@@ -144,23 +146,23 @@ def compare(
     return result
 
 
-def _judge(
+def _evaluate_job(
     job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...]
 ) -> list[tuple[str, Summary, Summary | None]]:
     """The rows of a trained job: itself and, if it is continuous, with components chosen at test time."""
     run = load_run(job.out.path)
-    store = FeatureStore.open(job.features, expected=run.backbone_fingerprint)
+    store = FeatureStore.open(job.features, expected=run.features)
 
     def examples(split: str) -> Examples:
         length = run.model.settings.tokens
         return Examples(read_questions(job.data, split), store, run.words, run.answers, length)
 
     known = examples(test)
-    new = evaluate(run.model, examples(unseen), run.answers).summary() if unseen else None
+    new = evaluate_model(run.model, examples(unseen), run.answers).summary() if unseen else None
     kind = run.model.attention
-    rows = [(kind, evaluate(run.model, known, run.answers).summary(), new)]
+    rows = [(kind, evaluate_model(run.model, known, run.answers).summary(), new)]
     for price in prices if parse(kind) == Continuous("softmax") else ():
-        found = evaluate(run.model, known, run.answers, MixtureSelected(price))
+        found = evaluate_model(run.model, known, run.answers, MixtureSelected(price))
         rows.append((f"test-MCA, lambda {price:g}", found.summary(), None))
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from regard._model_folder import ModelFolder
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Checkpoint, latest
+from regard.vqa.description import FeatureDescription
 from regard.vqa.folder import AnsweringFolder
-from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings
 from regard.vqa.records import Answers, check_vocabulary
 from regard.vqa.words import Words
@@ -30,12 +31,13 @@ class Run:
     words: Words
     answers: Answers
 
-    @property
-    def backbone_fingerprint(self) -> str:
-        """Of the backbone whose features the model takes."""
+    @cached_property
+    def features(self) -> FeatureDescription:
+        """What the model takes; a backbone that was trained along is described as it is now."""
+        written = FeatureDescription.from_json(self.config["backbone"])
         if self.config["backbone"].get("end_to_end"):
-            return stamp(self.load_backbone())
-        return str(self.config["backbone"]["fingerprint"])
+            return FeatureDescription.of(self._open_backbone(), written.name)
+        return written
 
     def trained_on(self, pictures: set[str]) -> int | None:
         """How many of these pictures have the name of one that it was trained on; None if that is not known."""
@@ -43,20 +45,24 @@ class Run:
         return None if known is None else len(pictures & known)
 
     @property
-    def stages(self) -> bool:
-        """Whether its features are of all stages of the backbone."""
-        return of_stages(str(self.config["backbone"]["fingerprint"]))
+    def _backbone_source(self) -> Path | str:
+        """Its own copy of the backbone, or else where the features' was."""
+        copy = self.folder.backbone
+        return copy if copy.is_dir() else FeatureDescription.from_json(self.config["backbone"]).name
+
+    def _open_backbone(self) -> Backbone:
+        return load_backbone(self._backbone_source)
 
     def load_backbone(self) -> Backbone:
         """The backbone, after checking that it is the one."""
-        said = self.config["backbone"]
-        kept = self.folder.backbone
-        backbone = load_backbone(kept if kept.is_dir() else said["name"])
-        found = stamp(backbone, self.stages)
-        if not said.get("end_to_end") and found != said["fingerprint"]:
+        backbone = self._open_backbone()
+        if self.config["backbone"].get("end_to_end"):
+            return backbone
+        own = FeatureDescription.of(backbone, str(self._backbone_source), self.features.stages)
+        if difference := own.difference(self.features):
             raise Problem(
-                f"the backbone in {kept if kept.is_dir() else said['name']} has fingerprint {found}, "
-                f"the model was trained on features of {said['fingerprint']}. Put the right one there."
+                f"the backbone in {own.name} does not make the features that the model was trained on: {difference}. "
+                "Put the right one there."
             )
         return backbone
 
@@ -67,7 +73,7 @@ def save_model(
     words: Words | None = None,
     answers: Answers | None = None,
     backbone: Backbone | None = None,
-    stages: bool = False,
+    features: FeatureDescription | None = None,
 ) -> None:
     """Write a model by the conventions of the Hub: the network, and with it what is needed to ask it."""
     config: dict[str, Any] = {
@@ -77,14 +83,14 @@ def save_model(
         "features": len(model.feature_mean),
         "vocabulary": {"words": model.embedding.num_embeddings, "answers": model.head.out_features},
     }
-    if words is not None and answers is not None and backbone is not None:
+    if words is not None and answers is not None and backbone is not None and features is not None:
         folder = AnsweringFolder(place.path)
         folder.put_vocabulary(words, answers)
         save_backbone(backbone, folder.backbone)
         config |= {
             "words": words.fingerprint,
             "answers": answers.fingerprint,
-            "backbone": {"name": folder.backbone.name, "fingerprint": stamp(backbone, stages), "end_to_end": False},
+            "backbone": features.to_json() | {"name": folder.backbone.name, "end_to_end": False},
         }
     place.write(config, model.state_dict())
 
@@ -97,12 +103,12 @@ def open_model(place: ModelFolder) -> MCAN:
     place.refuse(settings.keys() - _KEYS)
     with place.describing("model that answers"):
         sizes = settings["vocabulary"]
-        model = _made(settings, sizes["words"], sizes["answers"])
+        model = _make_model(settings, sizes["words"], sizes["answers"])
     place.fill(model)
     return model.eval()
 
 
-def _made(config: dict[str, Any], words: int, answers: int) -> MCAN:
+def _make_model(config: dict[str, Any], words: int, answers: int) -> MCAN:
     """The network of a config, with weights of its own."""
     height, width = config["cells"]
     settings = ModelSettings(**config["model"])
@@ -128,7 +134,7 @@ def load_run(source: Path | str) -> Run:
     check_vocabulary(str(folder.vocabulary), answers.fingerprint, config["answers"])
     if checkpoint is None:
         return Run(folder, config, open_model(place), words, answers)
-    model = _made(config, len(words), len(answers))
+    model = _make_model(config, len(words), len(answers))
     weights = checkpoint.weights()
     model.load_state_dict({n.removeprefix("model."): w for n, w in weights.items() if n.startswith("model.")})
     return Run(folder, config, model.eval(), words, answers)

@@ -17,13 +17,14 @@ from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, muon_groups
 from regard.training._setting import changed, setting
-from regard.vqa.evaluate import Evaluation, evaluate
+from regard.vqa.description import FeatureDescription
+from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
 from regard.vqa.folder import AnsweringFolder
-from regard.vqa.grids import of_stages, stamp
+from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN, ModelSettings, relations, small
-from regard.vqa.pixels import PixelStore, features
+from regard.vqa.pixels import PixelStore
 from regard.vqa.records import Answers, Records
 from regard.vqa.store import KIND
 from regard.vqa.words import Words, read_glove
@@ -139,8 +140,10 @@ class Answering(Task):
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
         """Binary cross-entropy summed over answers and examples; the log has it for one example."""
-        given = batch["features"] if self.backbone is None else features(self.backbone, batch["features"])
-        scores, _ = self.model(given, batch["words"], batch.get("rows"))
+        features = batch["features"]
+        if self.backbone is not None:  # pictures, of which it makes features
+            features = grids(self.backbone, self.backbone.prepare(features))
+        scores, _ = self.model(features, batch["words"], batch.get("rows"))
         loss = self.model.loss(scores, batch["targets"])
         # Gradients are averaged over processes: their mean is to be the sum over all examples.
         whole = loss * (dist.get_world_size() if dist.is_initialized() else 1)
@@ -224,11 +227,7 @@ def train(
         "features": store.shape[2],
         "words": words.fingerprint,
         "answers": answers.fingerprint,
-        "backbone": {
-            "name": store.backbone,
-            "fingerprint": store.fingerprint,
-            "end_to_end": network is not None,
-        },
+        "backbone": store.description.to_json() | {"end_to_end": network is not None},
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
     if not running.resume:
@@ -267,13 +266,13 @@ def train(
         for epoch in range(1, settings.epochs + 1):
             fitted = fit(task, samples, replace(computed, steps=epoch * per_epoch), out=folder.path, running=running)
             running = replace(running, resume=True)  # the first of these calls has begun afresh, if that was wanted
-            held.add(epoch, evaluate(task.model, known, answers).accuracy.overall)
+            held.add(epoch, evaluate_model(task.model, known, answers).accuracy.overall)
             if held.enough:
                 break
     if network is not None:
         save_backbone(network, folder.backbone)
-    evaluation = evaluate(task.model, known, answers) if known else None
-    return Trained(folder.path, fitted, evaluation, held.enough, _told(examples, known))
+    evaluation = evaluate_model(task.model, known, answers) if known else None
+    return Trained(folder.path, fitted, evaluation, held.enough, _skipped(examples, known))
 
 
 class _Held:
@@ -301,12 +300,12 @@ def _keep_backbone(folder: AnsweringFolder, store: FeatureStore) -> None:
     if folder.has_backbone:
         return
     try:
-        backbone = load_backbone(store.backbone)
+        backbone = load_backbone(store.description.name)
     except Problem:
         return
-    if stamp(backbone, of_stages(store.fingerprint)) == store.fingerprint:
+    if FeatureDescription.of(backbone, store.description.name, store.description.stages) == store.description:
         save_backbone(backbone, folder.backbone)
 
 
-def _told(*parts: Examples | None) -> str:
+def _skipped(*parts: Examples | None) -> str:
     return "\n".join(str(part.records.skipped) for part in parts if part is not None and part.records.skipped)

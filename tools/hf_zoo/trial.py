@@ -1,4 +1,4 @@
-"""One architecture judged: regard's attention in a tiny model of it against the model's own."""
+"""One architecture tried: regard's attention in a tiny model of it against the model's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools.hf_zoo.special import MISREAD
 SECONDS = 120
 
 
-def judge(model_type: str, **settings: Any) -> Verdict:
+def try_model(model_type: str, **settings: Any) -> Verdict:
     """Build a tiny model three times with the same weights, and compare."""
     found = Verdict(model_type)
 
@@ -34,13 +34,13 @@ def judge(model_type: str, **settings: Any) -> Verdict:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _judge(found, settings)
+            _compare(found, settings)
     finally:
         signal.alarm(0)
     return found
 
 
-def _judge(found: Verdict, settings: dict[str, Any]) -> None:
+def _compare(found: Verdict, settings: dict[str, Any]) -> None:
     try:
         config, eager, given = working(found, settings)
         eager = reference(eager, config, found.type)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.vqa import evaluate_answers, normalise, soft_target, vqa_accuracy
+from regard.vqa import mean_accuracy, normalise, soft_target, vqa_accuracy
 from regard.vqa.contractions import CONTRACTIONS
 
 
@@ -102,16 +102,16 @@ def test_aggregate_by_type():
         annotation(2, ["no"] * 10, "yes/no", "is the"),
         annotation(3, ["2"] + ["3"] * 9, "number", "how many"),
     ]
-    result = evaluate_answers({1: "yes", 2: "yes", 3: "2"}, annotations)
+    result = mean_accuracy({1: "yes", 2: "yes", 3: "2"}, annotations)
     assert result.overall == pytest.approx(100 * 1.3 / 3)
     assert result.by_answer_type == pytest.approx({"yes/no": 50, "number": 30})
     assert result.by_question_type == pytest.approx({"is there": 100, "is the": 0, "how many": 30})
     assert result.each == pytest.approx({1: 1, 2: 0, 3: 0.3})
     assert "overall 43.33" in str(result)
     with pytest.raises(ValueError, match="none for question 3"):
-        evaluate_answers({1: "yes", 2: "yes"}, annotations)
+        mean_accuracy({1: "yes", 2: "yes"}, annotations)
     with pytest.raises(ValueError, match="question 9, without annotation"):
-        evaluate_answers({1: "yes", 2: "yes", 3: "2", 9: "x"}, annotations)
+        mean_accuracy({1: "yes", 2: "yes", 3: "2", 9: "x"}, annotations)
 
 
 def test_wrong_arguments():

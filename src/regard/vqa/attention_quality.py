@@ -20,7 +20,7 @@ _STRONG = 0.25  # a mode is at least a quarter as high as the highest
 
 
 @dataclass(frozen=True)
-class Quality:
+class AttentionQuality:
     """Measures of a batch of attention maps, each (B,); those against a region are NaN where there is none.
 
     mass       attention inside the region; chance is `area`
@@ -52,9 +52,9 @@ class Quality:
         return {name: float(values.nanmean()) for name, values in picked.items()}
 
 
-def concatenate(parts: list[Quality]) -> Quality:
+def concatenate(parts: list[AttentionQuality]) -> AttentionQuality:
     """The measures of several batches as one."""
-    return Quality(**{name: torch.cat([getattr(part, name) for part in parts]) for name in asdict(parts[0])})
+    return AttentionQuality(**{name: torch.cat([getattr(part, name) for part in parts]) for name in asdict(parts[0])})
 
 
 def attention_map(weights: Tensor, density: Density | None, size: tuple[int, int]) -> Tensor:
@@ -80,13 +80,13 @@ def attention_map(weights: Tensor, density: Density | None, size: tuple[int, int
         return density.pdf(points.float()).float().reshape(-1, height, width) / (height * width)
 
 
-def measure(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> Quality:
+def attention_quality(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> AttentionQuality:
     """Compare attention maps (B, H, W) with regions (B, H, W), boolean, or reference maps >= 0 of the same size.
 
     A region that is empty gives NaN where a measure needs it. `cells` is the grid for ranks and modes.
 
     >>> maps = torch.tensor([[[0.5, 0.5], [0.0, 0.0]]])
-    >>> quality = measure(maps, torch.tensor([[[True, False], [False, False]]]), (2, 2))
+    >>> quality = attention_quality(maps, torch.tensor([[[True, False], [False, False]]]), (2, 2))
     >>> float(quality.mass), float(quality.pointing), float(quality.area), float(quality.entropy)
     (0.5, 1.0, 0.25, -1.0)
     """
@@ -105,7 +105,7 @@ def measure(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> Quality:
 
     grids = adaptive_avg_pool2d(maps.double().unsqueeze(1), cells).squeeze(1)
     shares = adaptive_avg_pool2d(regions.double().unsqueeze(1), cells)
-    return Quality(
+    return AttentionQuality(
         mass=told((flat * inside).sum(-1)),
         pointing=told(_pointing(maps, inside.reshape(maps.shape))),
         divergence=told(_divergence(p, q)),

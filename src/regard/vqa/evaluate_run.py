@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard._problem import Problem
 from regard.vqa.compare import Comparison
-from regard.vqa.evaluate import Evaluation, evaluate
+from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.kinds import EVALUATED, Kind, MixtureSelected, parse
@@ -20,7 +20,7 @@ from regard.vqa.store import Run, load_run
 _SPLITS = ("val", "test", "pairs", "test-dev")
 
 
-def judge(
+def evaluate_run(
     model: Path | str, data: Path | str, attentions: Sequence[str | Kind] | None = None, out: Path | str | None = None
 ) -> str:
     """Evaluate a run on data in the form of VQA-v2, a JSONL or a CSV, and return the tables.
@@ -36,9 +36,11 @@ def judge(
     kinds = list(dict.fromkeys(map(str, (own, *others))))
     parts = []
     for records in _splits(Path(data)):
-        examples = Examples(records, _features(run, records), run.words, run.answers, run.model.settings.tokens)
+        examples = Examples(records, _store_for(run, records), run.words, run.answers, run.model.settings.tokens)
         labelled = any(record.answers for record in examples.kept)
-        found = {kind: evaluate(run.model, examples, run.answers, kind) for kind in (kinds if labelled else [own])}
+        found = {
+            kind: evaluate_model(run.model, examples, run.answers, kind) for kind in (kinds if labelled else [own])
+        }
         if labelled:
             parts.append(f"== {records.name}: {len(examples)} questions, trained with {own}\n\n{_tables(found)}")
         else:
@@ -79,13 +81,13 @@ def _splits(data: Path) -> list[Records]:
     return found
 
 
-def _features(run: Run, records: Records) -> FeatureStore:
+def _store_for(run: Run, records: Records) -> FeatureStore:
     wanted = {record.picture for record in records.records}
     known = run.folder.read_features()
     if known is not None and (known / "store.json").is_file():
-        store = FeatureStore.open(known, expected=run.backbone_fingerprint)
+        store = FeatureStore.open(known, expected=run.features)
         if wanted <= set(store.names):
             return store
     pictures = {name: path for name, path in records.pictures.items() if name in wanted}
     place = run.folder.own_features(records.name)
-    return make_features(place, pictures, run.load_backbone(), stages=run.stages)[0]
+    return make_features(place, pictures, run.load_backbone(), stages=run.features.stages)[0]

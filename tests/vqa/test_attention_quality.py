@@ -7,7 +7,7 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import spearmanr
 
 from regard.continuous import Gaussian, Paraboloid
-from regard.vqa.quality import attention_map, concatenate, count_modes, measure
+from regard.vqa.attention_quality import attention_map, attention_quality, concatenate, count_modes
 
 
 def box(size, rows, columns):
@@ -21,7 +21,7 @@ def test_measures_of_a_map_and_a_region():
     maps = torch.rand(1, 12, 12)
     maps = maps / maps.sum()
     region = box(12, slice(2, 6), slice(3, 9))
-    quality = measure(maps, region, (4, 4))
+    quality = attention_quality(maps, region, (4, 4))
     assert float(quality.mass) == pytest.approx(float(maps[region].sum()), abs=1e-6)
     assert float(quality.area) == pytest.approx(24 / 144)
     p, q = maps.flatten().double().numpy(), region.flatten().double().numpy()
@@ -35,15 +35,15 @@ def test_measures_of_a_map_and_a_region():
 
 def test_extremes():
     uniform = torch.full((1, 10, 10), 0.01)
-    quality = measure(uniform, box(10, slice(0, 5), slice(None)), (5, 5))
+    quality = attention_quality(uniform, box(10, slice(0, 5), slice(None)), (5, 5))
     assert float(quality.mass) == pytest.approx(0.5)
     assert float(quality.entropy) == pytest.approx(0, abs=1e-6)
     assert float(quality.focus) == pytest.approx(0.9, abs=0.011)
     right = box(10, slice(0, 2), slice(0, 2)).float() / 4
-    same = measure(right, right > 0, (5, 5))
+    same = attention_quality(right, right > 0, (5, 5))
     assert float(same.divergence) == pytest.approx(0, abs=1e-9)
     assert float(same.mass) == float(same.pointing) == float(same.rank) == 1
-    apart = measure(right, box(10, slice(8, 10), slice(8, 10)), (5, 5))
+    apart = attention_quality(right, box(10, slice(8, 10), slice(8, 10)), (5, 5))
     assert float(apart.divergence) == pytest.approx(1)
     assert float(apart.mass) == float(apart.pointing) == 0
 
@@ -51,7 +51,7 @@ def test_extremes():
 def test_no_region_gives_nan_and_is_left_out_of_means():
     maps = torch.full((2, 10, 10), 0.01)
     regions = torch.cat([box(10, slice(0, 5), slice(None)), torch.zeros(1, 10, 10, dtype=torch.bool)])
-    quality = measure(maps, regions, (5, 5))
+    quality = attention_quality(maps, regions, (5, 5))
     assert quality.mass.isnan().tolist() == [False, True]
     assert quality.mean()["mass"] == pytest.approx(0.5)
     both = concatenate([quality, quality])
@@ -62,8 +62,8 @@ def test_pointing_takes_the_middle_of_a_cell_and_a_tolerance():
     weights = torch.zeros(1, 5, 5)
     weights[0, 2, 2] = 1
     maps = attention_map(weights, None, (50, 50))  # the cell is rows and columns 20 to 29, its middle 25
-    near = measure(maps, box(50, slice(25, 26), slice(27, 40)), (5, 5))
-    far = measure(maps, box(50, slice(25, 26), slice(29, 40)), (5, 5))
+    near = attention_quality(maps, box(50, slice(25, 26), slice(27, 40)), (5, 5))
+    far = attention_quality(maps, box(50, slice(25, 26), slice(29, 40)), (5, 5))
     assert float(near.pointing) == 1
     assert float(far.pointing) == 0
 
@@ -78,7 +78,7 @@ def test_maps_hold_the_mass():
         assert float(shown.sum()) == pytest.approx(1, abs=2e-3)
         row, column = divmod(int(shown.argmax()), 80)
         assert ((column + 0.5) / 80, (row + 0.5) / 80) == pytest.approx((0.3, 0.6), abs=0.01)
-    support = measure(shown, torch.zeros(1, 80, 80, dtype=torch.bool), (7, 7)).support
+    support = attention_quality(shown, torch.zeros(1, 80, 80, dtype=torch.bool), (7, 7)).support
     assert 0 < float(support) < 0.2
 
 
@@ -91,4 +91,4 @@ def test_modes():
 
 def test_shapes_are_checked():
     with pytest.raises(ValueError, match="regions"):
-        measure(torch.rand(1, 4, 4), torch.ones(1, 5, 5, dtype=torch.bool), (2, 2))
+        attention_quality(torch.rand(1, 4, 4), torch.ones(1, 5, 5, dtype=torch.bool), (2, 2))

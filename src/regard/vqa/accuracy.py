@@ -76,7 +76,7 @@ class Accuracy:
     `each` maps the question's id to its own accuracy.
 
     >>> annotation = {"question_id": 1, "answers": ["red"] * 10, "answer_type": "other", "question_type": "what"}
-    >>> print(evaluate_answers({1: "red"}, [annotation]))
+    >>> print(mean_accuracy({1: "red"}, [annotation]))
     overall 100.00
     answer type other: 100.00
     question type what: 100.00
@@ -96,7 +96,7 @@ class Accuracy:
         return "\n".join(lines)
 
 
-def evaluate_answers(
+def mean_accuracy(
     predictions: Mapping[int | str, str], annotations: Iterable[Mapping[str, object]], version: Version = "2021"
 ) -> Accuracy:
     """The official aggregate: `predictions` by question id against `annotations` as VQA-v2 has them.
@@ -105,7 +105,7 @@ def evaluate_answers(
     set of ids must match exactly. Means are not rounded.
 
     >>> annotation = {"question_id": 1, "answers": ["red"] * 9 + ["pink"], "answer_type": "other", "question_type": ""}
-    >>> evaluate_answers({1: "red"}, [annotation]).overall
+    >>> mean_accuracy({1: "red"}, [annotation]).overall
     100.0
     """
     each: dict[int | str, float] = {}
