@@ -18,9 +18,8 @@ from regard._plan import Causal, Map, check_shapes, diagonal_of, explain_attend
 from regard._range import finite_context, finite_parameters, fused_inputs
 from regard._sparse import TooDenseError, attend_sparse, order
 from regard.affinity import Affinity, Bilinear, Concatenation, Dot, Factored
-from regard.maps.simplex import softmax
+from regard.maps.entmax import Softmax, softmax
 from regard.maps.spelling import as_map
-from regard.maps.values import Softmax
 
 _USUAL = (Dot, Bilinear)
 

@@ -15,9 +15,9 @@ from regard._groups import Groups, couples_rows, same_for_all_queries, same_grou
 from regard._sparse import order, suits
 from regard._torch import exporting
 from regard.affinity import Affinity, Concatenation, Dot, Factored
-from regard.maps.simplex import softmax
+from regard.maps.entmax import Softmax, softmax
+from regard.maps.mean import Mean
 from regard.maps.spelling import as_map
-from regard.maps.values import Mean, Softmax
 
 BUDGET = 1 << 21  # numbers of a block of scores: what is larger is computed block by block
 

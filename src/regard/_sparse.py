@@ -17,7 +17,7 @@ from torch.autograd import Function
 from regard import _check, native
 from regard._algorithms import batch_of
 from regard._blocks import Cut, Rows, checkpointed
-from regard.maps.spelling import entmax_order
+from regard.maps.entmax import entmax_order
 
 SCORES = 1 << 20  # numbers in a block of scores: they stay in the cache
 ROOM = 32  # weights kept a row, at first; as many again whenever a row needs more

@@ -15,8 +15,8 @@ from regard._attend import attention_weights
 from regard._files import replacing
 from regard._plan import Map
 from regard.affinity import Dot
-from regard.maps.simplex import entmax, softmax, sparsemax
-from regard.maps.structured import tvmax
+from regard.maps.entmax import entmax, softmax, sparsemax
+from regard.maps.tvmax import tvmax
 
 ROWS, COLUMNS = 20, 30  # patches of 15 x 15 pixels
 QUERY = (7, 10)  # row and column of the patch that asks: an eye of the cat

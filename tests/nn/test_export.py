@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.maps._exported import entmax_exported
+from regard.maps.entmax.export import entmax_exported
 from regard.nn import (
     AttentionPool,
     ContinuousAttentionPool,

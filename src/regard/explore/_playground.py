@@ -10,9 +10,9 @@ from torch import Tensor
 
 from regard import continuous as C
 from regard.explore._asked import Box, Play
-from regard.maps.simplex import entmax, softmax, sparsemax
-from regard.maps.structured import tvmax
-from regard.maps.transport import sinkhorn
+from regard.maps.entmax import entmax, softmax, sparsemax
+from regard.maps.sinkhorn import sinkhorn
+from regard.maps.tvmax import tvmax
 
 FINE = 96  # points along a side where a density is measured
 

@@ -30,7 +30,7 @@ from regard.continuous import (
 )
 from regard.continuous.ridge import PENALTY
 from regard.hub import PretrainedModule
-from regard.maps.simplex import softmax
+from regard.maps.entmax import softmax
 from regard.nn._cards import pool_card
 from regard.nn._spelled import read_basis, read_fit, read_locations, spell_basis, spell_fit, spell_locations
 

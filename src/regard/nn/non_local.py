@@ -17,7 +17,8 @@ from regard._attend import attend, attention_weights
 from regard._plan import Map, Plan, explain_attend
 from regard._torch import without_autocast
 from regard.affinity import Affinity, Concatenation, Dot
-from regard.maps.simplex import mean, softmax
+from regard.maps.entmax import softmax
+from regard.maps.mean import mean
 
 Kind = Literal["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
 KINDS = ("gaussian", "embedded_gaussian", "dot_product", "concatenation")

@@ -12,7 +12,7 @@ from regard import _check
 from regard._card import Card
 from regard._plan import Map
 from regard.hub import PretrainedModule
-from regard.maps.simplex import softmax
+from regard.maps.entmax import softmax
 from regard.nn._cards import pool_card
 from regard.nn._spelled import read_map, spell_map
 from regard.nn.learned import held_map, name_of

@@ -24,7 +24,7 @@ from regard.continuous import (
     thesis,
 )
 from regard.continuous.attention import read_out
-from regard.maps.simplex import softmax
+from regard.maps.entmax import softmax
 from regard.vqa.kinds import Discrete, Fitted, Kind, named_map, parse
 
 BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]

@@ -12,66 +12,13 @@ import warnings
 import torch
 from torch import Tensor
 
-from regard import native
-
-_STEP = 1.3 / 8  # 8 bounds the largest eigenvalue of D D^T; a step of 1/8 takes a fifth more iterations
-_CHECK_EVERY = 20
-_KERNEL_CHECKS_EVERY = 10  # there a look at the residual costs no more than an iteration
-_MOST_ITERATIONS = 20_000
-_TOLERANCE = 1e-6
+STEP = 1.3 / 8  # 8 bounds the largest eigenvalue of D D^T; a step of 1/8 takes a fifth more iterations
+CHECK_EVERY = 20
+MOST_ITERATIONS = 20_000
+TOLERANCE = 1e-6
 
 
-@torch.library.custom_op("regard::tv_regions", mutates_args=())
-def tv_regions(s: Tensor, gamma: Tensor, mask: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Regions of equal value in argmin_q 1/2 |q - s|^2 + gamma TV(q), equation (2.5.3), and what pulls on them.
-
-    `s` and `mask` are (..., n), `gamma` is (..., 1). Returns, for each cell, the number of its region's first cell
-    (..., n) and the pull (2.5.7) on its region (..., n): the value of q there is mean(s) + gamma * pull. The result
-    is constant around `s`, so there is nothing to differentiate. A grid with a score that is not finite, or a gamma
-    that is negative or not finite, gets the pull NaN.
-    """
-    n = s.shape[-1]
-    labels = torch.empty(s.shape, dtype=torch.long, device=s.device)
-    pull = torch.empty(s.shape, dtype=s.dtype, device=s.device)
-    rows = s.numel() // n
-    s, mask = s.reshape(rows, n).contiguous(), mask.reshape(rows, n).contiguous()
-    gamma = gamma.reshape(rows, 1)
-    if native.usable(s, gamma):
-        _by_kernel(s, gamma.contiguous(), mask, width, labels, pull)
-        return labels, pull
-    # On a CPU a chunk stays in the cache; elsewhere it only bounds the memory.
-    chunk = max(1, (1 << 17 if s.device.type == "cpu" else 1 << 20) // n)
-    for i in range(0, rows, chunk):
-        part = slice(i, i + chunk)
-        labels.view(rows, n)[part], pull.view(rows, n)[part] = _solve(s[part], gamma[part], mask[part], width)
-    return labels, pull
-
-
-@tv_regions.register_fake
-def _(s: Tensor, gamma: Tensor, mask: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    return torch.empty(s.shape, dtype=torch.long, device=s.device), torch.empty(s.shape, dtype=s.dtype, device=s.device)
-
-
-@tv_regions.register_vmap
-def _(info, in_dims, s, gamma, mask, width):  # type: ignore[no-untyped-def]
-    def leading(x: Tensor, dim: int | None) -> Tensor:
-        return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-
-    batched = [leading(x, dim) for x, dim in zip((s, gamma, mask), in_dims, strict=False)]
-    return tv_regions(*batched, width), (0, 0)
-
-
-def _by_kernel(s: Tensor, gamma: Tensor, mask: Tensor, width: int, labels: Tensor, pull: Tensor) -> None:
-    """What `_solve` finds, by the native kernel: one grid after another, all of it in the cache."""
-    rows, n = s.shape
-    error = torch.empty(rows, dtype=torch.float64)
-    given = s, gamma, mask, labels, pull, error, rows, n, width
-    how = _MOST_ITERATIONS, min(_KERNEL_CHECKS_EVERY, _CHECK_EVERY), _STEP, _TOLERANCE
-    if native.call(f"regard_regions_{native.suffix(s)}", *given, *how):
-        _warn(error[error > 0])
-
-
-def _solve(s: Tensor, gamma: Tensor, mask: Tensor, w: int) -> tuple[Tensor, Tensor]:
+def solve(s: Tensor, gamma: Tensor, mask: Tensor, w: int) -> tuple[Tensor, Tensor]:
     """Regions and pull of one chunk, s (B, n): normalise, iterate on the dual, retire grids as they are certified."""
     B, n = s.shape
     work = _working_dtype(s.device)
@@ -79,7 +26,7 @@ def _solve(s: Tensor, gamma: Tensor, mask: Tensor, w: int) -> tuple[Tensor, Tens
     edges = _edges(mask, w)
     eps = torch.finfo(work).eps
     # 1e-6 of the scores' range and, for large scores, 1e-6 in absolute terms, as far as the arithmetic allows.
-    tolerance = (_TOLERANCE / half.clamp(min=1)).clamp(min=max(1e-10, 64 * eps))
+    tolerance = (TOLERANCE / half.clamp(min=1)).clamp(min=max(1e-10, 64 * eps))
 
     labels = torch.arange(n, device=s.device).repeat(B, 1)
     pull = torch.zeros_like(s)
@@ -87,8 +34,8 @@ def _solve(s: Tensor, gamma: Tensor, mask: Tensor, w: int) -> tuple[Tensor, Tens
     u = torch.zeros(2, B, n, dtype=work, device=s.device)
     y, upper = u.clone(), edges * cap
 
-    for iteration in range(0, _MOST_ITERATIONS + 1, _CHECK_EVERY):
-        last = iteration + _CHECK_EVERY > _MOST_ITERATIONS
+    for iteration in range(0, MOST_ITERATIONS + 1, CHECK_EVERY):
+        last = iteration + CHECK_EVERY > MOST_ITERATIONS
         q = _primal(s, u, w)
         residual = (u + _differences(q, w)).clamp_(-upper, upper).sub_(u).abs_().amax((0, 2))
         # A grid with a larger residual cannot pass the certificate; do not look for its regions in vain.
@@ -98,7 +45,7 @@ def _solve(s: Tensor, gamma: Tensor, mask: Tensor, w: int) -> tuple[Tensor, Tens
             error = (2 * gap).sqrt()
             done = error <= tolerance[some, 0]
             if last and not done.all():
-                _warn((error * half[some, 0])[~done])
+                warn((error * half[some, 0])[~done])
                 done.fill_(True)
             out = some[done]
             labels[alive[out]], pull[alive[out]] = found[done], force[done]
@@ -126,13 +73,13 @@ def _descend(s: Tensor, u: Tensor, y: Tensor, upper: Tensor, w: int) -> tuple[Te
     to_right, to_down = move[0].view(-1)[:-1], move[1].view(-1)[:-w]
     q_left, q_right, q_above, q_below = q_row[:-1], q_row[1:], q_row[:-w], q_row[w:]
     right_inner, down_inner = right[:-1], down[:-w]
-    for _ in range(_CHECK_EVERY):
+    for _ in range(CHECK_EVERY):
         torch.add(s_row, right, out=q_row).add_(down)
         q_right.sub_(right_inner)
         q_below.sub_(down_inner)
         torch.sub(q_right, q_left, out=to_right)
         torch.sub(q_below, q_above, out=to_down)
-        torch.add(y, move, alpha=_STEP, out=new)
+        torch.add(y, move, alpha=STEP, out=new)
         torch.clamp(new, lower, upper, out=new)
         torch.sub(new, u, out=move)
         climb = torch.linalg.vecdot(y.sub_(new), move).sum(0)
@@ -230,9 +177,10 @@ def _components(joined: Tensor, w: int) -> Tensor:
             return label
 
 
-def _warn(error: Tensor) -> None:
+def warn(error: Tensor) -> None:
+    """Say that some grids were not certified; `error` bounds how far each is from its solution."""
     warnings.warn(
-        f"tvmax: {len(error)} grid(s) not certified after {_MOST_ITERATIONS} iterations: the smoothed scores are "
+        f"tvmax: {len(error)} grid(s) not certified after {MOST_ITERATIONS} iterations: the smoothed scores are "
         f"within {float(error.max()):.1e} of the solution, and some cells may be in the wrong region.",
         RuntimeWarning,
         stacklevel=2,

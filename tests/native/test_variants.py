@@ -18,10 +18,11 @@ from regard import native
 from regard._problem import Problem
 from regard.cli import doctor
 from regard.continuous import quadrature
-from regard.maps import _regions, _scaling
+from regard.maps.sinkhorn.products import scaled_rows
+from regard.maps.tvmax.operator import tv_regions
 
 pytestmark = pytest.mark.skipif(not native.variants(), reason="no C++ compiler when the package was installed")
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NATIVE = Path(native.__file__).parent
 
 
@@ -67,9 +68,9 @@ def results():
                 out[f"entmax {alpha}, {n}, {dtype}"] = p.detach()
                 out[f"its gradient {alpha}, {n}, {dtype}"] = torch.autograd.grad(p, x, random(9, n, dtype=dtype))[0]
         s, gamma, mask = random(20, 63, dtype=dtype), random(20, 1, dtype=dtype).abs(), random(20, 63) < 1.3
-        out[f"regions {dtype}"], out[f"pull {dtype}"] = _regions.tv_regions(s, gamma, mask, 9)
+        out[f"regions {dtype}"], out[f"pull {dtype}"] = tv_regions(s, gamma, mask, 9)
         matrix, v, a = (random(*size, dtype=dtype).abs() for size in ((100, 33), (33,), (100,)))
-        out[f"sums {dtype}"], out[f"scales {dtype}"], _ = _scaling.scaled_rows(matrix, v, a)
+        out[f"sums {dtype}"], out[f"scales {dtype}"], _ = scaled_rows(matrix, v, a)
     q, k, v = (random(1, 600, 8).requires_grad_() for _ in range(3))
     for map_ in (regard.sparsemax, regard.entmax):
         c = regard.attend(q, k, v, map=map_)
@@ -90,10 +91,10 @@ def results():
 def test_a_variant_in_a_process_of_its_own_agrees_with_plain_torch(name, tmp_path, plain):
     """One that this machine lacks is refused there."""
     code = (
-        "import sys, torch, regard, test_native_variants as here;"
+        "import sys, torch, regard, test_variants as here;"
         "torch.save(here.results(), sys.argv[1]); print(regard.native_kernels())"
     )
-    folders = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
+    folders = os.pathsep.join(map(str, (ROOT / "src", Path(__file__).parent)))
     environment = os.environ | {"REGARD_NATIVE": name, "PYTHONPATH": folders}
     command = [sys.executable, "-c", code, str(tmp_path / "results.pt")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

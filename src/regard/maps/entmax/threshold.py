@@ -1,4 +1,4 @@
-"""The threshold of sparsemax and entmax, without a sort and without gradients.
+"""The threshold of sparsemax and entmax, without a sort and without derivatives.
 
 Every row solves sum_i e_alpha(x_i - lam) = 1 with x = s - max s and the deformed exponential
 e_alpha(y) = [1 + delta y]_+^(1 / delta), delta = alpha - 1 (docs/math.md, 2.7 to 2.10). Newton's method on the *norm*
@@ -9,7 +9,6 @@ solving on the maxima of strided groups first leaves about two passes over the w
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Protocol, final
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from regard import _check, native
 from regard._torch import without_values
+from regard.maps.entmax.kernel import entmax_by_kernel, suits
 
 GROUP = 16  # entries that share one maximum in the first, small problem
 LONG = 512  # rows shorter than this are solved at once
@@ -30,8 +30,8 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     size 1 along `dim`. A row of -inf gives zeros, a row with NaN or +inf an error or, with checks off, NaN."""
     if without_values(s):  # there is nothing to solve for
         return torch.empty_like(s, memory_format=torch.contiguous_format)
-    if native.usable(s) and _suits(alpha):
-        return _native_rows(s, alpha, dim)
+    if native.usable(s) and suits(alpha):
+        return entmax_by_kernel(s, alpha, dim)
     rows = s.movedim(dim, -1)
     shape = rows.shape
     rows = rows.reshape(-1, shape[-1])
@@ -48,48 +48,6 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
             p[i : i + size], scratch[: len(chunk)], chunk, alpha[i : i + size] if isinstance(alpha, Tensor) else alpha
         )
     return p.reshape(shape).movedim(-1, dim).contiguous()
-
-
-def _native_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
-    # Every call of torch is a few microseconds, which a short row feels: none that is not needed.
-    last = dim in (-1, s.dim() - 1)
-    rows = (s if last else s.movedim(dim, -1)).contiguous()
-    p, n = torch.empty_like(rows), rows.shape[-1]
-    alphas = _one_each(alpha, rows.shape, dim)
-    if native.call(f"regard_entmax_{native.suffix(s)}", rows, p, rows.numel() // n, n, alphas, len(alphas)):
-        _check.scores(rows)
-    return p if last else p.movedim(-1, dim).contiguous()
-
-
-def pullback_rows(p: Tensor, grad: Tensor, alpha: float, dim: int) -> Tensor | None:
-    """The gradient in the scores by the native kernel, or None where it does not apply."""
-    if dim not in (-1, p.dim() - 1) or not native.usable(p, grad) or not _suits(alpha) or not p.is_contiguous():
-        return None
-    out, rows = torch.empty_like(p), p.numel() // max(1, p.shape[-1])
-    name = f"regard_entmax_backward_{native.suffix(p)}"
-    native.call(name, p, grad.contiguous(), out, rows, p.shape[-1], _alone(alpha), 1)
-    return out
-
-
-def _suits(alpha: float | Tensor) -> bool:
-    """The kernels are for 1 < alpha <= 2, and leave what is all but softmax to logarithms in full precision."""
-    if not isinstance(alpha, Tensor):
-        return 1.01 <= alpha <= 2
-    return alpha.device.type == "cpu" and alpha.numel() > 0 and bool(((alpha >= 1.01) & (alpha <= 2)).all())
-
-
-def _one_each(alpha: float | Tensor, shape: torch.Size, dim: int) -> Tensor:
-    """Alpha as one number, or as one for each row, in float64."""
-    if not isinstance(alpha, Tensor):
-        return _alone(alpha)
-    if alpha.numel() == 1:
-        return alpha.detach().reshape(1).double()
-    return alpha.detach().movedim(dim, -1).expand(*shape[:-1], 1).reshape(-1).double().contiguous()
-
-
-@functools.lru_cache(maxsize=16)
-def _alone(alpha: float) -> Tensor:
-    return torch.tensor([alpha], dtype=torch.float64)
 
 
 def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import final
+
 import torch
 from torch import Tensor
 
 from regard import _check
 from regard.maps._rows import from_the_top, one_per_row, scores_in_float32
+from regard.maps._value import MapValue
 
 
 def budget_sparsemax(s: Tensor, budget: float | Tensor = 2.0, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -40,6 +44,20 @@ def budget_sparsemax(s: Tensor, budget: float | Tensor = 2.0, dim: int = -1, mas
     tau = (y.sum(-1, keepdim=True) - left) / free.sum(-1, keepdim=True).clamp(min=1)
     p = torch.where(free, (y - tau).clamp(0, 1), full.to(x.dtype)) * exists
     return p.movedim(-1, dim).to(dtype)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class BudgetSparsemax(MapValue):
+    """See `regard.budget_sparsemax` (docs/math.md, 2.18). `budget` is what the weights sum to, a number (default 2), or
+    a tensor that broadcasts to the scores (..., Lq, Lk) with size 1 on the last axis.
+
+    >>> BudgetSparsemax(2)(torch.tensor([3.0, 2.0, 0.0]))
+    tensor([1., 1., 0.])
+    """
+
+    budget: float | Tensor = 2.0
+    function = budget_sparsemax
 
 
 def _segment(x: Tensor, part: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:

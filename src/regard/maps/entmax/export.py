@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard.maps._threshold import not_zero
+from regard.maps.entmax.threshold import not_zero
 
 STEPS = 16  # Newton needs at most 11 in practice; a graph cannot stop when it has converged
 WRONG = 1e-3  # a row whose weights sum to something further from one was not solved

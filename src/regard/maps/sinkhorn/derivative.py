@@ -1,27 +1,64 @@
-"""Gradients of Sinkhorn's plan and potentials: back through the iterations, or implicitly at the fixed point."""
+"""The derivatives of Sinkhorn's plan and potentials: back through the iterations, or implicitly at the fixed point."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import Function
 
-from regard.maps._scaling import (
-    Scaling,
-    kernel,
-    quotient,
-    reduced,
-    start,
-    times_columns,
-    times_rows,
-    underflow_bound,
-)
+from regard.maps.sinkhorn.log_domain import start
+from regard.maps.sinkhorn.products import quotient, reduced, times_columns, times_rows
+from regard.maps.sinkhorn.scaling import Scaling, gibbs_kernel, underflow_bound
 
 DAMPING = 1e-12  # relative, of the implicit system: far below what a run that converged can have seen
 ENOUGH = 1e-12  # relative residual at which conjugate gradients stop
 MOST_STEPS = 2000
 
 Gradients = tuple[Tensor, Tensor, Tensor]  # with respect to s, a and b
+
+
+def solved(
+    s: Tensor, a: Tensor, b: Tensor, run: Scaling, most: int, tol: float | None, gradient: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Plan, potentials and residual of `run` as functions of the scores `s` and the marginals `a` and `b`.
+
+    run:  the problem, without gradients; it counts its iterations
+    most:  the number of iterations at which it stops
+    tol:  the residual at which it stops, or None
+    gradient:  "unrolled" or "implicit"
+    """
+    solution: tuple[Tensor, Tensor, Tensor, Tensor] = _Sinkhorn.apply(s, a, b, run, most, tol, gradient)
+    return solution
+
+
+class _Sinkhorn(Function):
+    """Runs `run` and goes back through it. Plan, potentials and residual; only the residual has no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, s: Tensor, a: Tensor, b: Tensor, run: Scaling, most: int, tol: float | None, gradient: str
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        run.keep = gradient == "unrolled" and any(ctx.needs_input_grad)
+        plan, f, g, residual = run.solve(most, tol)
+        ctx.run, ctx.implicit = run, gradient == "implicit"
+        ctx.save_for_backward(plan)
+        ctx.mark_non_differentiable(residual)
+        return plan, f.to(s.dtype), g.to(s.dtype), residual
+
+    @staticmethod
+    def backward(ctx: Any, dplan: Tensor, df: Tensor, dg: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        run: Scaling = ctx.run
+        # A potential of -inf belongs to a row or column without mass, and does not move.
+        df, dg = torch.where(run.a > 0, df, 0), torch.where(run.b > 0, dg, 0)
+        (plan,) = ctx.saved_tensors
+        if ctx.implicit:
+            ds, da, db = implicit(plan, run.eps, run.group, dplan, df, dg)
+        else:
+            ds, da, db = unrolled(run, plan, dplan, df, dg)
+        return (*(x.to(run.s.dtype) for x in (ds, da, db)), None, None, None, None)
 
 
 def unrolled(run: Scaling, plan: Tensor, dplan: Tensor, df: Tensor, dg: Tensor) -> Gradients:
@@ -69,12 +106,12 @@ def _unrolled_log(run: Scaling, dplan: Tensor, df: Tensor, dg: Tensor) -> Gradie
     """The same when the final plan is too far from the first: one kernel for each half iteration, in float64."""
     s, a, b, eps = run.s.double(), run.a.double(), run.b.double(), run.eps
     fs = [start(a), *run.fs]
-    ds = kernel(s, run.gs[-1], a, eps) * dplan / eps
+    ds = gibbs_kernel(s, run.gs[-1], a, eps) * dplan / eps
     df = df + ds.sum(-1)
     dg = reduced(dg + ds.sum(-2), run.group)
     da, db = torch.zeros_like(a), torch.zeros_like(b)
     for t in reversed(range(run.iterations)):
-        half = kernel(s, run.gs[t], a, eps) * quotient(df, a).unsqueeze(-1)
+        half = gibbs_kernel(s, run.gs[t], a, eps) * quotient(df, a).unsqueeze(-1)
         da += eps * quotient(df, a)
         ds -= half
         dg = dg - reduced(half.sum(-2), run.group)

@@ -11,8 +11,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import regard
 from regard import native
-from regard.maps import _regions
-from regard.maps.structured import tvmax
+from regard.maps.tvmax import solver, tvmax
+from regard.maps.tvmax.operator import tv_regions
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
 GRIDS = [(1, 1), (1, 2), (2, 1), (1, 7), (7, 1), (2, 4), (3, 3), (3, 5), (4, 4), (17, 1), (1, 17), (5, 13), (14, 14)]
@@ -50,8 +50,8 @@ def test_grids_equal_the_plain_path(size, kind, gamma, plain):
 def test_regions_and_pull_are_those_of_the_plain_path(dtype, plain):
     torch.manual_seed(0)
     s, gamma, mask = torch.randn(40, 63, dtype=dtype), torch.rand(40, 1, dtype=dtype), torch.rand(40, 63) < 0.9
-    labels, pull = _regions.tv_regions(s, gamma, mask, 9)
-    expected_labels, expected_pull = plain(_regions.tv_regions, s, gamma, mask, 9)
+    labels, pull = tv_regions(s, gamma, mask, 9)
+    expected_labels, expected_pull = plain(tv_regions, s, gamma, mask, 9)
     assert torch.equal(labels, expected_labels)
     torch.testing.assert_close(pull, expected_pull)
 
@@ -118,7 +118,7 @@ def test_threads_change_nothing(threads):
 
 
 def test_a_grid_that_is_not_certified_is_named(monkeypatch):
-    monkeypatch.setattr(_regions, "_MOST_ITERATIONS", 10)
+    monkeypatch.setattr(solver, "MOST_ITERATIONS", 10)
     s = torch.randn(9, 30, 30)
     s[:4] = 1.0
     with pytest.warns(RuntimeWarning, match=r"5 grid\(s\) not certified after 10 iterations"):

@@ -1,4 +1,4 @@
-"""Maps onto the simplex that respect a structure between the entries: TVmax on a grid."""
+"""The function: TVmax, a map onto the simplex that respects the neighbourhoods of a grid."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard.maps._regions import tv_regions
-from regard.maps.simplex import sparsemax
+from regard.maps.entmax import sparsemax
+from regard.maps.tvmax.operator import tv_regions
 
 
 def tvmax(s: Tensor, gamma: float | Tensor, mask: Tensor | None = None, shape: tuple[int, int] | None = None) -> Tensor:

@@ -9,9 +9,9 @@ from reference import structured as reference
 from torch.autograd import gradcheck, gradgradcheck
 
 import regard
-from regard.maps import _regions
-from regard.maps.simplex import sparsemax
-from regard.maps.structured import tvmax
+from regard.maps.entmax import sparsemax
+from regard.maps.tvmax import solver, tvmax
+from regard.maps.tvmax.operator import tv_regions
 
 inf, nan = float("inf"), float("nan")
 
@@ -61,7 +61,7 @@ def test_a_14_by_14_grid_is_exact_2_5_3(gamma):
 def test_gentle_slopes_are_told_from_plains_2_5_6(gamma):
     s = torch.randn(12, 10, 10, dtype=torch.float64).cumsum(1).cumsum(2)
     everywhere, each = torch.ones(12, 100, dtype=torch.bool), torch.full((12, 1), gamma, dtype=torch.float64)
-    labels, pull = _regions.tv_regions(s.flatten(1), each, everywhere, 10)
+    labels, pull = tv_regions(s.flatten(1), each, everywhere, 10)
     for i in range(12):
         means = torch.stack([s[i].flatten()[labels[i] == label].mean() for label in labels[i]])
         expected = torch.tensor(reference.smooth(s[i].numpy(), gamma)).flatten()
@@ -184,11 +184,11 @@ def test_as_a_map_of_rows():
 @pytest.mark.parametrize("iterations", [0, 1, 3, 10, 40])
 def test_the_gap_bounds_the_error_2_5_5(iterations, monkeypatch):
     s, w = torch.randn(20, 30, dtype=torch.float64), 6
-    cap, edges = torch.full((20, 1), 0.3, dtype=torch.float64), _regions._edges(torch.ones(20, 30).bool(), w)
-    monkeypatch.setattr(_regions, "_CHECK_EVERY", iterations)
+    cap, edges = torch.full((20, 1), 0.3, dtype=torch.float64), solver._edges(torch.ones(20, 30).bool(), w)
+    monkeypatch.setattr(solver, "CHECK_EVERY", iterations)
     u = torch.zeros(2, 20, 30, dtype=torch.float64)
-    u = _regions._descend(s, u, u.clone(), edges * cap, w)[0]
-    labels, pull, gap = _regions._polished(s, cap, u, edges, _regions._primal(s, u, w), w)
+    u = solver._descend(s, u, u.clone(), edges * cap, w)[0]
+    labels, pull, gap = solver._polished(s, cap, u, edges, solver._primal(s, u, w), w)
     for i in range(20):
         exact = torch.tensor(reference.smooth(s[i].view(5, 6).numpy(), 0.3)).flatten()
         value = torch.stack([s[i][labels[i] == label].mean() for label in labels[i]]) + 0.3 * pull[i]
@@ -197,13 +197,13 @@ def test_the_gap_bounds_the_error_2_5_5(iterations, monkeypatch):
 
 def test_regions_are_the_same_at_a_thousandth_of_the_tolerance(monkeypatch):
     s, gamma, mask = torch.randn(100, 400), torch.full((100, 1), 0.3), torch.ones(100, 400, dtype=torch.bool)
-    labels, pull = _regions.tv_regions(s, gamma, mask, 20)
-    monkeypatch.setattr(_regions, "_TOLERANCE", 1e-9)
-    torch.testing.assert_close(_regions.tv_regions(s, gamma, mask, 20), (labels, pull), rtol=0, atol=0)
+    labels, pull = tv_regions(s, gamma, mask, 20)
+    monkeypatch.setattr(solver, "TOLERANCE", 1e-9)
+    torch.testing.assert_close(tv_regions(s, gamma, mask, 20), (labels, pull), rtol=0, atol=0)
 
 
 def test_says_so_when_it_does_not_converge(monkeypatch):
-    monkeypatch.setattr(_regions, "_MOST_ITERATIONS", 40)
+    monkeypatch.setattr(solver, "MOST_ITERATIONS", 40)
     s = torch.randn(3, 30, 30)
     with pytest.warns(RuntimeWarning, match=r"3 grid\(s\) not certified after 40 iterations"):
         p = tvmax(s, 1.0)
@@ -213,7 +213,7 @@ def test_says_so_when_it_does_not_converge(monkeypatch):
 def test_single_precision_solves_too(monkeypatch):
     s = torch.randn(8, 12, 12)
     expected = tvmax(s, 0.3)
-    monkeypatch.setattr(_regions, "_working_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(solver, "_working_dtype", lambda device: torch.float32)
     torch.testing.assert_close(tvmax(s, 0.3), expected, atol=1e-5, rtol=0)
 
 
@@ -269,7 +269,7 @@ def test_gradient_in_gamma_at_zero_is_one_sided():
 
 def test_the_solver_is_a_sound_operator():
     s, gamma = torch.randn(2, 3, 12), torch.rand(2, 3, 1)
-    torch.library.opcheck(_regions.tv_regions, (s, gamma, torch.ones(2, 3, 12, dtype=torch.bool), 4))
+    torch.library.opcheck(tv_regions, (s, gamma, torch.ones(2, 3, 12, dtype=torch.bool), 4))
 
 
 @pytest.mark.once
@@ -294,8 +294,8 @@ def test_vmap_over_scores_gamma_and_mask():
 
 def test_vmap_of_the_solver_along_any_axis():
     s, gamma, mask = torch.randn(2, 4, 15), torch.rand(2, 1), torch.rand(2, 15, 4) < 0.8
-    found = torch.func.vmap(_regions.tv_regions, in_dims=(1, None, 2, None))(s, gamma, mask, 5)
-    expected = _regions.tv_regions(s.movedim(1, 0), gamma.expand(4, 2, 1), mask.movedim(2, 0), 5)
+    found = torch.func.vmap(tv_regions, in_dims=(1, None, 2, None))(s, gamma, mask, 5)
+    expected = tv_regions(s.movedim(1, 0), gamma.expand(4, 2, 1), mask.movedim(2, 0), 5)
     torch.testing.assert_close(found, expected)
 
 

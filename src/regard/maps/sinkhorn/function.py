@@ -1,22 +1,22 @@
-"""Maps onto the transport polytope: the one Sinkhorn of the project. B rows (samples), K columns (prototypes)."""
+"""The function: a map onto the transport polytope, the one Sinkhorn of the project. B rows (samples), K columns."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Function
 
 from regard import _check
 from regard._once import once
 from regard._torch import without_values
-from regard.maps import _adjoint
-from regard.maps._scaling import Scaling, log_iteration, quotient, reduced, row_potential, share_error, start
-from regard.maps._value import MapValue
+from regard.maps.sinkhorn.derivative import solved
+from regard.maps.sinkhorn.log_domain import iterated, rows_alone
+from regard.maps.sinkhorn.products import quotient, reduced
+from regard.maps.sinkhorn.scaling import Scaling
 
 EXACT = (
     "Smaller is closer to a hard assignment, and any is safe: 0.05 is usual, 1e-3 of the range of the scores all but "
@@ -113,57 +113,21 @@ def sinkhorn(
     top = torch.where(top > -math.inf, top, 0)
     a, b = _marginals(rows, columns, row_tops > -math.inf, column_tops > -math.inf, s, group)
     if most == 0:
-        plan, f, g, residual = _rows_alone(s, a, b, eps, group)
+        plan, f, g, residual = rows_alone(s, a, b, eps, group)
     elif _check.readable(s):
         run = Scaling(s.detach(), a.detach(), b.detach(), eps, group, top, keep=False)
         s, a, b = (once(x, "sinkhorn") for x in (s, a, b))
-        plan, f, g, residual = _Sinkhorn.apply(s, a, b, run, most, tol, gradient)
+        plan, f, g, residual = solved(s, a, b, run, most, tol, gradient)
         most = run.iterations
     else:
         nothing_to_solve = without_values(s) and not torch.compiler.is_compiling()
-        plan, f, g, residual = _traceable(s, a, b, eps, 1 if nothing_to_solve else most, group)
+        plan, f, g, residual = iterated(s, a, b, eps, 1 if nothing_to_solve else most, group)
     reached = residual <= (REPORTED if tol is None else tol)
     return Transport(plan.to(dtype), (f, g), residual, most, reached, a)
 
 
 # For `attend`: a row of this map depends on all the others, so that queries must not be split into blocks.
 sinkhorn.couples_rows = True  # type: ignore[attr-defined]
-
-
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class Sinkhorn(MapValue):
-    """Doubly stochastic attention (6.1): a map whose rows sum to one and whose columns all get the same total.
-
-    `sinkhorn` with its settings held, as a map that `attend` takes: rows are queries, and `dim` is the axis of the
-    keys, the last or the one before it. Scores are divided by `eps`. Gradients and edge cases as in `sinkhorn`.
-
-    >>> Sinkhorn(tol=1e-6)(torch.tensor([[3.0, 1.0], [2.0, 2.0]]))
-    tensor([[0.7311, 0.2689],
-            [0.2689, 0.7311]])
-    """
-
-    eps: float = 1.0
-    iterations: int | None = None
-    tol: float | None = None
-    gradient: Literal["unrolled", "implicit"] = "unrolled"
-    function = sinkhorn
-
-    @property
-    def couples_rows(self) -> bool:
-        """A row depends on all the others."""
-        return True
-
-    def __call__(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-        """Weights with the shape and dtype of s."""
-        _check.floating("s", s, min_dims=2)
-        dim = _check.axis("s", s, dim)
-        if dim == -2:
-            return self(s.mT, -1, None if mask is None else mask.expand_as(s).mT).mT
-        if dim != -1:
-            _check.complain("dim", dim, "-1 or -2", "Sinkhorn couples the last two axes; move yours there.")
-        result = sinkhorn(s, self.eps, self.iterations, self.tol, mask=mask, gradient=self.gradient)
-        return result.weights.to(s.dtype)
 
 
 def _marginals(
@@ -199,51 +163,3 @@ def _masses(argument: str, given: Tensor | None, lives: Tensor, s: Tensor) -> Te
     if _check.values_checked(given) and bool((given < 0).any()):
         _check.complain(argument, "a negative entry", "masses >= 0", "Normalise counts, or take a softmax.")
     return given.to(s.dtype).expand(lives.shape)
-
-
-def _traceable(
-    s: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int, group: dist.ProcessGroup | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All iterations in the log domain, for `torch.compile` and `torch.func`, where values cannot be looked at."""
-    f = start(a)
-    for _ in range(iterations):
-        f, g = log_iteration(s, f, a, b, eps, group)
-    plan = ((s + f.unsqueeze(-1) + g.unsqueeze(-2)) / eps).exp()
-    return plan, f, g, share_error(reduced(plan.detach().sum(-2), group), b.detach())
-
-
-def _rows_alone(
-    s: Tensor, a: Tensor, b: Tensor, eps: float, group: dist.ProcessGroup | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """No iteration: columns keep what the rows give them."""
-    g = start(b).double()
-    f = row_potential(s.double(), g, a.double(), eps)
-    plan = ((s.double() + f.unsqueeze(-1) + g.unsqueeze(-2)) / eps).exp().to(s.dtype)
-    return plan, f.to(s.dtype), g.to(s.dtype), share_error(reduced(plan.detach().sum(-2), group), b.detach())
-
-
-class _Sinkhorn(Function):
-    """Runs `run` and goes back through it. Plan, potentials and residual; only the residual has no gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, s: Tensor, a: Tensor, b: Tensor, run: Scaling, most: int, tol: float | None, gradient: str
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        run.keep = gradient == "unrolled" and any(ctx.needs_input_grad)
-        plan, f, g, residual = run.solve(most, tol)
-        ctx.run, ctx.implicit = run, gradient == "implicit"
-        ctx.save_for_backward(plan)
-        ctx.mark_non_differentiable(residual)
-        return plan, f.to(s.dtype), g.to(s.dtype), residual
-
-    @staticmethod
-    def backward(ctx: Any, dplan: Tensor, df: Tensor, dg: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        run: Scaling = ctx.run
-        # A potential of -inf belongs to a row or column without mass, and does not move.
-        df, dg = torch.where(run.a > 0, df, 0), torch.where(run.b > 0, dg, 0)
-        (plan,) = ctx.saved_tensors
-        if ctx.implicit:
-            ds, da, db = _adjoint.implicit(plan, run.eps, run.group, dplan, df, dg)
-        else:
-            ds, da, db = _adjoint.unrolled(run, plan, dplan, df, dg)
-        return (*(x.to(run.s.dtype) for x in (ds, da, db)), None, None, None, None)

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 
 import regard
 from regard import native
-from regard.maps import _scaling
+from regard.maps.sinkhorn import products
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
 SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 33, 129]
@@ -21,9 +21,9 @@ SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 33, 129]
 def test_a_sweep_equals_two_products(rows, columns, dtype, plain):
     torch.manual_seed(rows * columns)
     matrix, v, a = torch.rand(rows, columns), torch.rand(columns), torch.rand(rows)
-    expected = plain(_scaling.scaled_rows, *(x.double() for x in (matrix, v, a)))
+    expected = plain(products.scaled_rows, *(x.double() for x in (matrix, v, a)))
     assert expected[2] is None
-    sums, u, ahead = _scaling.scaled_rows(matrix.to(dtype), v.to(dtype), a.to(dtype))
+    sums, u, ahead = products.scaled_rows(matrix.to(dtype), v.to(dtype), a.to(dtype))
     close = 2e-6 if dtype == torch.float32 else 1e-13
     torch.testing.assert_close(sums.double(), expected[0], rtol=close, atol=0)
     torch.testing.assert_close(u.double(), expected[1], rtol=close, atol=0)
@@ -35,11 +35,11 @@ def test_rows_without_mass_and_columns_of_zeros(plain):
     matrix[0, 5], matrix[1, :, 3], matrix[2] = 0, 0, 1e-40
     v, a = torch.rand(3, 9), torch.rand(3, 40)
     a[0, 5] = a[1, 7] = 0
-    sums, u, ahead = _scaling.scaled_rows(matrix, v, a)
-    expected = plain(_scaling.scaled_rows, matrix, v, a)
+    sums, u, ahead = products.scaled_rows(matrix, v, a)
+    expected = plain(products.scaled_rows, matrix, v, a)
     torch.testing.assert_close(sums, expected[0], rtol=1e-5, atol=1e-44)
     torch.testing.assert_close(u, expected[1])
-    torch.testing.assert_close(ahead, _scaling.times_rows(expected[1], matrix))
+    torch.testing.assert_close(ahead, products.times_rows(expected[1], matrix))
     assert float(u[0, 5]) == float(u[1, 7]) == 0 == float(ahead[1, 3])
 
 
@@ -72,7 +72,7 @@ def test_masks_and_layouts(plain):
     expected = plain(regard.sinkhorn, s.double(), iterations=20).plan.float()
     torch.testing.assert_close(regard.sinkhorn(s, iterations=20).plan, expected, rtol=1e-4, atol=1e-8)
     turned = s.mT.contiguous().mT
-    assert _scaling.scaled_rows(turned.exp(), torch.rand(80), torch.rand(60))[2] is None
+    assert products.scaled_rows(turned.exp(), torch.rand(80), torch.rand(60))[2] is None
     torch.testing.assert_close(regard.sinkhorn(turned, iterations=20).plan, expected, rtol=1e-4, atol=1e-8)
 
 
@@ -85,10 +85,10 @@ def test_gradients(gradient):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_change_nothing(threads):
     matrix, v, a, before = torch.rand(900, 333), torch.rand(333), torch.rand(900), torch.get_num_threads()
-    expected = _scaling.scaled_rows(matrix, v, a)
+    expected = products.scaled_rows(matrix, v, a)
     try:
         torch.set_num_threads(threads)
-        for mine, other in zip(_scaling.scaled_rows(matrix, v, a), expected, strict=True):
+        for mine, other in zip(products.scaled_rows(matrix, v, a), expected, strict=True):
             assert torch.equal(mine, other)
     finally:
         torch.set_num_threads(before)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import final
+
 import torch
 from torch import Tensor
 
 from regard import _check
 from regard.maps._rows import from_the_top, one_per_row, scores_in_float32
+from regard.maps._value import MapValue
 
 MOST_STEPS = 24  # of Newton's method, which needs at most 14 in practice; a traced graph takes them all
 ENOUGH = 4e-16  # a step below this cannot be seen in the weights
@@ -46,6 +50,20 @@ def normmax(s: Tensor, alpha: float | Tensor = 2.0, dim: int = -1, mask: Tensor 
     u = torch.where(live, y ** (beta - 1), 0.0)
     p = u / _not_zero(u.sum(-1, keepdim=True)) * exists
     return p.movedim(-1, dim).to(dtype)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Normmax(MapValue):
+    """See `regard.normmax` (docs/math.md, 2.14). `alpha` is a number (default 2), or a tensor that broadcasts to the
+    scores (..., Lq, Lk) with size 1 on the last axis.
+
+    >>> Normmax(3)
+    Normmax(alpha=3)
+    """
+
+    alpha: float | Tensor = 2.0
+    function = normmax
 
 
 def _threshold(x: Tensor, part: Tensor, beta: float | Tensor) -> Tensor:
