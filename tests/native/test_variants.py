@@ -20,6 +20,7 @@ from regard.cli import doctor
 from regard.continuous import quadrature
 from regard.maps.sinkhorn.products import scaled_rows
 from regard.maps.tvmax.operator import tv_regions
+from regard.native import _choose, _load
 
 pytestmark = pytest.mark.skipif(not native.variants(), reason="no C++ compiler when the package was installed")
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ NATIVE = Path(native.__file__).parent
 @pytest.fixture
 def choose(monkeypatch):
     """The library for a value of REGARD_NATIVE, chosen anew."""
-    anew = native.library.__wrapped__
+    anew = _choose.chosen.__wrapped__
 
     def run(wish):
         monkeypatch.setenv("REGARD_NATIVE", wish)
@@ -42,9 +43,9 @@ def choose(monkeypatch):
 def folder(monkeypatch, tmp_path):
     """Copies of the libraries, to take away and to break."""
     for name in native.variants():
-        shutil.copy(native._path(name), tmp_path)
-    files = {name: tmp_path / native._path(name).name for name in native.VARIANTS}
-    monkeypatch.setattr(native, "_path", files.get)
+        shutil.copy(_load.path_of(name), tmp_path)
+    files = {name: tmp_path / _load.path_of(name).name for name in _load.VARIANTS}
+    monkeypatch.setattr(_load, "path_of", files.get)
     return tmp_path
 
 
@@ -87,7 +88,7 @@ def results():
     return out
 
 
-@pytest.mark.parametrize("name", native.VARIANTS)
+@pytest.mark.parametrize("name", _load.VARIANTS)
 def test_a_variant_in_a_process_of_its_own_agrees_with_plain_torch(name, tmp_path, plain):
     """One that this machine lacks is refused there."""
     code = (
@@ -117,13 +118,13 @@ def test_the_widest_that_can_run_is_taken_if_nothing_is_asked_for(choose):
 @pytest.mark.parametrize("name", native.variants())
 def test_a_variant_can_be_asked_for(name, choose, monkeypatch):
     assert name_of(choose(name)) == name
-    monkeypatch.setattr(native, "library", lambda: choose(name))
+    monkeypatch.setattr(_choose, "chosen", lambda: choose(name))
     assert regard.native_kernels() == f"on: {name} (of {', '.join(native.variants())})"
 
 
 def test_none_can_be_asked_for(choose, monkeypatch):
     assert choose("0") is None
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(_choose, "chosen", lambda: None)
     assert regard.native_kernels() == "off: REGARD_NATIVE=0; plain PyTorch does the work"
 
 
@@ -135,16 +136,16 @@ def test_an_unknown_value_is_refused(wish, choose):
 
 def test_a_variant_that_was_not_built_is_refused(choose, folder):
     widest = native.variants()[-1]
-    (folder / f"_kernels_{widest}{native.SUFFIX}").unlink()
+    (folder / f"_kernels_{widest}{_load.SUFFIX}").unlink()
     rest = ", ".join(native.variants()) or "there is none"
     with pytest.raises(Problem, match=rf"got '{widest}', expected one that was built \({rest}\)"):
         choose(widest)
 
 
 def test_a_variant_that_the_processor_lacks_is_refused(choose, folder, monkeypatch):
-    for name in native.VARIANTS:
-        shutil.copy(NATIVE / f"_kernels_baseline{native.SUFFIX}", folder / f"_kernels_{name}{native.SUFFIX}")
-    monkeypatch.setattr(native, "variants", lambda: ("baseline",))
+    for name in _load.VARIANTS:
+        shutil.copy(NATIVE / f"_kernels_baseline{_load.SUFFIX}", folder / f"_kernels_{name}{_load.SUFFIX}")
+    monkeypatch.setattr(_load, "variants", lambda: ("baseline",))
     with pytest.raises(Problem, match=r"got 'avx2', expected one that this processor can run \(baseline\)"):
         choose("avx2")
 
@@ -157,13 +158,13 @@ def test_what_is_not_a_library_is_refused(choose, tmp_path):
 
 
 def test_another_release_is_refused_if_asked_for_and_passed_over_if_not(choose, monkeypatch):
-    path = native._path("baseline")
-    monkeypatch.setattr(native, "VERSION", 99)
+    path = _load.path_of("baseline")
+    monkeypatch.setattr(_load, "INTERFACE", 99)
     with pytest.raises(Problem, match=r"has interface \d+, and this release of regard needs 99"):
         choose(str(path))
     assert native.variants() == ()
     assert choose("") is None
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(_choose, "chosen", lambda: None)
     assert re.fullmatch(
         r"off: _kernels_baseline\S+ has interface \d+, and .* needs 99; plain .*", regard.native_kernels()
     )
@@ -171,14 +172,14 @@ def test_another_release_is_refused_if_asked_for_and_passed_over_if_not(choose, 
 
 def test_one_that_is_broken_is_passed_over(choose, folder):
     here = native.variants()
-    (folder / f"_kernels_{here[-1]}{native.SUFFIX}").write_text("broken")
+    (folder / f"_kernels_{here[-1]}{_load.SUFFIX}").write_text("broken")
     found = choose("")
     assert (name_of(found) if found else None) == (here[-2] if len(here) > 1 else None)
 
 
 def test_torch_lends_its_threads_where_it_keeps_them_to_itself(monkeypatch):
     """As builds for ARM do: the first attempt misses OpenMP, then torch's own is made known, then it works."""
-    opened, real = [], native.ctypes.CDLL
+    opened, real = [], _load.ctypes.CDLL
 
     def open_library(name, mode=0):
         opened.append(name)
@@ -186,16 +187,16 @@ def test_torch_lends_its_threads_where_it_keeps_them_to_itself(monkeypatch):
             raise OSError("undefined symbol: GOMP_parallel")
         return real(name, mode)
 
-    monkeypatch.setattr(native.ctypes, "CDLL", open_library)
-    path = native._path("baseline")
-    assert native._load(path).regard_version() == native.VERSION
+    monkeypatch.setattr(_load.ctypes, "CDLL", open_library)
+    path = _load.path_of("baseline")
+    assert _load.load(path).regard_version() == _load.INTERFACE
     assert opened[0] == opened[2] == str(path)
-    assert native.OPENMP.match(Path(opened[1]).name)
+    assert _load.OPENMP.match(Path(opened[1]).name)
     assert "torch" in opened[1]
 
 
 def test_the_doctor_repeats_a_refusal(choose, monkeypatch):
-    monkeypatch.setattr(native, "library", lambda: choose("avx3"))
+    monkeypatch.setattr(_choose, "chosen", lambda: choose("avx3"))
     app = typer.Typer()
     doctor.add(app)
     told = CliRunner().invoke(app, [])
@@ -204,10 +205,10 @@ def test_the_doctor_repeats_a_refusal(choose, monkeypatch):
 
 
 def test_nothing_was_built_without_a_baseline(folder, choose, monkeypatch):
-    (folder / f"_kernels_baseline{native.SUFFIX}").unlink()
+    (folder / f"_kernels_baseline{_load.SUFFIX}").unlink()
     assert native.variants() == ()
     assert choose("") is None
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(_choose, "chosen", lambda: None)
     assert regard.native_kernels() == "off: not built; plain PyTorch does the work"
 
 
@@ -218,7 +219,7 @@ def test_the_level_is_that_of_the_processor():
     flags = set(re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split())
     asked = [{"bmi": "bmi1"}.get(name, name) for name in re.findall(r'supports\("(\w+)"\)', source("checks.cpp"))]
     two, four = ({name for name in asked if ("512" in name) is wide} for wide in (False, True))
-    level = native._load(native._path("baseline")).regard_level()
+    level = _load.load(_load.path_of("baseline")).regard_level()
     assert level == (two <= flags) + (two | four <= flags)
 
 
@@ -230,12 +231,3 @@ def test_what_is_compiled_for_is_what_is_asked_for():
     stated = dict(re.findall(r'^(AVX\w+) = f?"(.*)"$', (ROOT / "setup.py").read_text(), re.MULTILINE))
     flags = stated["AVX512"].replace("{AVX2}", stated["AVX2"]).replace("-m", "").split()
     assert sorted(flags) == sorted(re.findall(r'supports\("(\w+)"\)', source("checks.cpp")))
-
-
-def test_every_function_that_python_calls_is_exported():
-    """On Windows and with hidden symbols nothing else can be found: EXPORT, and not extern "C"."""
-    plain_c = [
-        path.name for path in NATIVE.glob("*.*") if path.suffix in (".cpp", ".h") and 'extern "C"' in path.read_text()
-    ]
-    assert plain_c == ["common.h"]
-    assert f"regard_version() {{ return {native.VERSION}; }}" in source("checks.cpp")
