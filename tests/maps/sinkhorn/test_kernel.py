@@ -1,4 +1,4 @@
-"""Sinkhorn's passes by the native kernel: against the plain path in float64, and the plans that come of them."""
+"""Sinkhorn's passes by the native kernel, and the plans that come of them. `twins.py` compares them with torch."""
 
 import math
 
@@ -12,22 +12,6 @@ from regard import native
 from regard.maps.sinkhorn import products
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
-SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 33, 129]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("columns", SIZES)
-@pytest.mark.parametrize("rows", [*SIZES, 1000])
-def test_a_sweep_equals_two_products(rows, columns, dtype, plain):
-    torch.manual_seed(rows * columns)
-    matrix, v, a = torch.rand(rows, columns), torch.rand(columns), torch.rand(rows)
-    expected = plain(products.scaled_rows, *(x.double() for x in (matrix, v, a)))
-    assert expected[2] is None
-    sums, u, ahead = products.scaled_rows(matrix.to(dtype), v.to(dtype), a.to(dtype))
-    close = 2e-6 if dtype == torch.float32 else 1e-13
-    torch.testing.assert_close(sums.double(), expected[0], rtol=close, atol=0)
-    torch.testing.assert_close(u.double(), expected[1], rtol=close, atol=0)
-    torch.testing.assert_close(ahead.double(), expected[1] @ matrix.double(), rtol=close, atol=0)
 
 
 def test_rows_without_mass_and_columns_of_zeros(plain):
@@ -45,14 +29,10 @@ def test_rows_without_mass_and_columns_of_zeros(plain):
 
 @pytest.mark.parametrize("shape", [(5, 3), (1, 1), (40, 70), (4, 6, 6), (2, 3, 50, 20), (700, 500)])
 @pytest.mark.parametrize("how", [{}, {"iterations": 25}, {"tol": 1e-5}, {"eps": 1e-3, "iterations": 12}])
-def test_plans_equal_the_plain_path(shape, how, plain):
+def test_iterations_and_residual_are_those_of_the_plain_path(shape, how, plain):
     torch.manual_seed(0)
     s = torch.rand(shape)
-    ours, double = regard.sinkhorn(s, **how), plain(regard.sinkhorn, s.double(), **how)
-    theirs = plain(regard.sinkhorn, s, **how)
-    scale = float(double.plan.max())
-    if "tol" not in how:
-        torch.testing.assert_close(ours.plan.double() / scale, double.plan / scale, rtol=0, atol=2e-5)
+    ours, theirs = regard.sinkhorn(s, **how), plain(regard.sinkhorn, s, **how)
     assert abs(ours.iterations - theirs.iterations) <= 1
     torch.testing.assert_close(ours.residual, theirs.residual, rtol=0.05, atol=1e-4)
     torch.testing.assert_close(ours.plan.sum(-1), theirs.plan.sum(-1))
