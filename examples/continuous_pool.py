@@ -8,21 +8,20 @@ chooses the number of components. The picture shows what each looked at.
 """
 
 import argparse
-from functools import partial
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from regard.continuous import fit_mixture, match_moments, select_mixture
+from regard.continuous import FitMixture, MatchMoments, SelectMixture
 from regard.nn import ContinuousAttentionPool
 
 SIDE, CLASSES = 14, 5
 FITS = {
-    "Gaussian": {"fit": match_moments},
-    "paraboloid": {"fit": partial(match_moments, alpha=2)},
-    "two Gaussians": {"fit": partial(fit_mixture, components=2)},
-    "chosen at test time": {"fit": match_moments, "fit_test": partial(select_mixture, max_components=4)},
+    "Gaussian": {"fit": MatchMoments()},
+    "paraboloid": {"fit": MatchMoments(alpha=2)},
+    "two Gaussians": {"fit": FitMixture(2)},
+    "chosen at test time": {"fit_test": SelectMixture(max_components=4)},
 }
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._repr import shown
 
 
 class Affinity(ABC):
@@ -34,6 +35,9 @@ class Affinity(ABC):
     def width(self, q: Tensor, k: Tensor) -> int:
         """Numbers held in memory for each (query, key) pair while scoring; `attend` sizes its blocks by it."""
         return 1
+
+    def __repr__(self) -> str:
+        return shown(self, vars(self))
 
 
 class Factored(Affinity):
@@ -103,7 +107,7 @@ class Dot(Factored):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bilinear(Factored):
     """Luong's general score q' W k (docs/math.md, 1.2), with `weight` W (..., dq, dk), learnable.
 
@@ -136,7 +140,7 @@ class Bilinear(Factored):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Concatenation(Affinity):
     """Concatenation affinity ReLU(w_q.q + w_k.k) (docs/math.md, 1.3); `w_q` (..., dq), `w_k` (..., dk), learnable.
 
@@ -170,7 +174,7 @@ class Concatenation(Affinity):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Additive(Affinity):
     """Bahdanau's additive score v.tanh(q + k) (docs/math.md, 1.4), with `v` (..., d), learnable.
 

@@ -13,6 +13,7 @@ from regard.continuous.attention import Attended, continuous_attention, read_out
 from regard.continuous.basis import Basis
 from regard.continuous.density import BetaGaussian, Density, Ellipse, Gaussian, Interval, Paraboloid
 from regard.continuous.fit import fit_mixture, log_likelihood, select_mixture
+from regard.continuous.fits import Fit, FitMixture, MatchMoments, SelectMixture
 from regard.continuous.fourier import FourierBasis
 from regard.continuous.locations import Locations, grid, line
 from regard.continuous.mixture import Mixture
@@ -27,14 +28,18 @@ __all__ = [
     "Density",
     "Diagnosis",
     "Ellipse",
+    "Fit",
+    "FitMixture",
     "FourierBasis",
     "Gaussian",
     "GaussianBasis",
     "Interval",
     "Locations",
+    "MatchMoments",
     "Mixture",
     "Paraboloid",
     "ParaboloidBasis",
+    "SelectMixture",
     "Setting",
     "continuous_attention",
     "diagnose",

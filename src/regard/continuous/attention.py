@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from regard import _check
+from regard._repr import shown
 from regard.continuous.basis import Basis
 from regard.continuous.density import Density
 from regard.continuous.fit import Mixing, fit_mixture
@@ -31,6 +32,9 @@ class Attended(NamedTuple):
     context: Tensor
     density: Density
     weights: Tensor
+
+    def __repr__(self) -> str:
+        return shown(self, self._asdict())
 
 
 def continuous_attention(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._repr import shown
 from regard.continuous.locations import Locations, working_dtype
 
 
@@ -46,6 +47,9 @@ class Basis(ABC):
         if not torch.compiler.is_compiling():  # what a tracer makes has no numbers in it
             self._cast[key] = cast
         return cast
+
+    def __repr__(self) -> str:
+        return shown(self, self._tensors)
 
     @property
     @abstractmethod

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._repr import shown
 from regard.continuous import _small
 from regard.continuous.basis import Basis
 from regard.continuous.bessel import ball_constant
@@ -156,6 +157,9 @@ class Elliptical(Density):
     def support(self) -> Interval | Ellipse:
         """The interval or ellipse outside which the density is zero, in one or two dimensions."""
 
+    def __repr__(self) -> str:
+        return shown(self, {"mean": self.mean, "cov": self.covariance})
+
     def image(self, u: Tensor, scale: float) -> Tensor:
         """mean + A u with A A^T = scale covariance."""
         return self.mean + (_small.cholesky(scale * self.covariance) @ u.unsqueeze(-1)).squeeze(-1)
@@ -213,6 +217,9 @@ class BetaGaussian(Elliptical):
         super().__init__(mean, covariance)
         self.alpha = alpha
         self.power = power_of(alpha)
+
+    def __repr__(self) -> str:
+        return shown(self, {"mean": self.mean, "cov": self.covariance, "alpha": self.alpha})
 
     @property
     def _ratio(self) -> int:
@@ -272,6 +279,9 @@ class Paraboloid(BetaGaussian):
     def __init__(self, mean: Tensor, covariance: Tensor) -> None:
         """`mean` (..., d), `covariance` (..., d, d)."""
         super().__init__(mean, covariance, 2)
+
+    def __repr__(self) -> str:
+        return Elliptical.__repr__(self)
 
 
 def power_of(alpha: float) -> int:

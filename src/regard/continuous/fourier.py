@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._repr import shown
 from regard.continuous.basis import Basis
 from regard.continuous.bessel import normalised_bessel
 
@@ -60,6 +61,9 @@ class FourierBasis(Basis):
     def numbers(self) -> Tensor:
         """(N, d), in float64."""
         return self._tensors["waves"] / math.pi
+
+    def __repr__(self) -> str:
+        return shown(self, {"numbers": self.numbers})
 
     @property
     def dimensions(self) -> int:

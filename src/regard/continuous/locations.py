@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._repr import shown
 
 # Relative to the squared extent of all points.
 _LEAST = {torch.float32: 1e-7, torch.float64: 1e-14}
@@ -19,7 +20,7 @@ _LEAST = {torch.float32: 1e-7, torch.float64: 1e-14}
 Placement = Literal["centre", "corner"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Locations:
     """L points of R^d, and the size of the cell that each one stands for (5.2).
 
@@ -50,6 +51,9 @@ class Locations:
         _check.nonnegative("cell", self.sides)
         if self.sides.shape != (self.dimensions,):
             _check.complain("cell", f"shape {tuple(self.sides.shape)}", f"({self.dimensions},)", "One side per axis.")
+
+    def __repr__(self) -> str:
+        return shown(self, {"points": self.points, "cell": self.cell, "shape": self.shape})
 
     def __len__(self) -> int:
         """How many locations there are."""

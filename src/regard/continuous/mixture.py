@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._repr import shown
 from regard.continuous.basis import Basis
 from regard.continuous.density import BetaGaussian, Density, Ellipse, Elliptical, Interval
 from regard.continuous.quadrature import gauss_legendre
@@ -38,6 +39,9 @@ class Mixture(Density):
         _check.nonnegative("mixing", mixing)
         self.mixing, self.parts = mixing.to(parts.mean.dtype), parts
         self.mean = (self.mixing.unsqueeze(-2) @ parts.mean).squeeze(-2)
+
+    def __repr__(self) -> str:
+        return shown(self, {"mixing": self.mixing, "parts": self.parts})
 
     @property
     def covariance(self) -> Tensor:  # type: ignore[override]

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor
 
+from regard._repr import named, shown
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MapValue:
@@ -55,7 +57,7 @@ class MapValue:
         return hash((type(self), *(id(x) if isinstance(x, Tensor) else x for x in self.parameters.values())))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_shown(self.parameters)})"
+        return shown(self, self.parameters)
 
 
 @final
@@ -94,12 +96,8 @@ class Applied(MapValue):
         return hash((self.of, self.arguments, *sorted(self.keywords)))
 
     def __repr__(self) -> str:
-        return f"{getattr(self.of, '__name__', repr(self.of))}({_shown(self.keywords)})"
+        return f"{getattr(self.of, '__name__', repr(self.of))}({named(self.keywords)})"
 
 
 def _same(a: Any, b: Any) -> bool:
     return a is b or (not isinstance(a, Tensor) and not isinstance(b, Tensor) and bool(a == b))
-
-
-def _shown(parameters: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={tuple(x.shape) if isinstance(x, Tensor) else repr(x)}" for name, x in parameters.items())

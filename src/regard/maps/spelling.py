@@ -6,7 +6,6 @@ Algorithms are chosen by the value that `as_map` returns, so that a spelling nev
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import MISSING, fields
 from decimal import Decimal
@@ -16,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import _check
+from regard._partial import Call, call_of, is_partial
 from regard.maps._value import Applied, MapValue
 from regard.maps.budget_sparsemax import BudgetSparsemax
 from regard.maps.entmax import Entmax, Softmax, Sparsemax
@@ -45,16 +45,17 @@ def as_map(map: Any) -> Any:
 
     A module with a method `value`, such as `regard.nn.Entmax`, is asked for its value of now.
 
+    >>> from functools import partial
     >>> from regard import entmax, sparsemax
-    >>> as_map(sparsemax), as_map(functools.partial(entmax, alpha=2)), as_map("entmax-1.3")
+    >>> as_map(sparsemax), as_map(partial(entmax, alpha=2)), as_map("entmax-1.3")
     (Sparsemax(), Sparsemax(), Entmax(alpha=1.3))
     """
     if isinstance(map, MapValue):
         return map.simplest()
     if isinstance(map, FunctionType):
         return _DEFAULT.get(map, map)
-    if isinstance(map, functools.partial):
-        return _of_partial(map)
+    if is_partial(map):
+        return _of_partial(call_of(map))
     if isinstance(map, str):
         return parse_map(map)
     if isinstance(map, type) and issubclass(map, MapValue):
@@ -66,12 +67,12 @@ def as_map(map: Any) -> Any:
     return map
 
 
-def _of_partial(map: functools.partial[Any]) -> Any:
+def _of_partial(call: Call) -> Any:
     """The value of a function with fixed parameters."""
-    kind = _OF_FUNCTION.get(map.func) if isinstance(map.func, FunctionType) else None
-    keywords = {name: x for name, x in map.keywords.items() if not (name == "dim" and x == -1)}
-    if kind is None or map.args or not _complete(kind, keywords):
-        return Applied(map.func, map.args, map.keywords)
+    kind = _OF_FUNCTION.get(call.function) if isinstance(call.function, FunctionType) else None
+    keywords = {name: x for name, x in call.keywords.items() if not (name == "dim" and x == -1)}
+    if kind is None or call.arguments or not _complete(kind, keywords):
+        return Applied(*call)
     return kind(**keywords).simplest()
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -17,44 +16,33 @@ from regard.continuous import (
     GaussianBasis,
     Locations,
     ParaboloidBasis,
-    fit_mixture,
     grid,
     line,
-    match_moments,
-    select_mixture,
 )
+from regard.continuous.fits import FITS, FitValue, as_fit
 from regard.maps.spelling import VALUES, as_map
 from regard.nn.learned import Entmax
 
-FITS: dict[str, Callable[..., Any]] = {
-    "match_moments": match_moments,
-    "fit_mixture": fit_mixture,
-    "select_mixture": select_mixture,
-}
 _BASES: dict[str, Callable[..., Basis]] = {
     "gaussian": GaussianBasis,
     "paraboloid": ParaboloidBasis,
     "fourier": FourierBasis,
 }
-_TENSORS = ("s", "dim", "mask", "weights", "locations", "generator")  # what a call brings, or JSON cannot hold
 _OWN = "Save its state_dict with safetensors, and make the module again in your own code."
 
 
 def spell_map(map: Any) -> dict[str, Any]:
     """A map as JSON holds it.
 
-    >>> from regard import entmax
-    >>> spell_map(functools.partial(entmax, alpha=1.3))
+    >>> import regard
+    >>> spell_map(regard.Entmax(1.3))
     {'name': 'entmax', 'alpha': 1.3}
     """
     if isinstance(map, Entmax):
         return {"name": "learned-entmax", "heads": map.heads}
     value = as_map(map)
     name = next((name for name, kind in VALUES.items() if type(value) is kind), None)
-    if name is None or not all(_plain(x) for x in value.parameters.values()):
-        expected = f"one of {', '.join(VALUES)}, with plain numbers by their names, to be saved"
-        _check.complain("map", getattr(value, "__name__", repr(value)), expected, _OWN, TypeError)
-    return {"name": name, **{key: list(x) if isinstance(x, tuple) else x for key, x in value.parameters.items()}}
+    return _spell("map", value, name, VALUES)
 
 
 def read_map(said: Mapping[str, Any]) -> Any:
@@ -72,19 +60,30 @@ def read_map(said: Mapping[str, Any]) -> Any:
 
 
 def spell_fit(fit: Any) -> dict[str, Any] | None:
-    """How weights become a density, as JSON holds it."""
-    return None if fit is None else _spell("fit", fit, FITS)
+    """How weights become a density, as JSON holds it.
+
+    >>> from regard.continuous import MatchMoments
+    >>> spell_fit(MatchMoments(2))
+    {'name': 'match_moments', 'alpha': 2}
+    """
+    if fit is None:
+        return None
+    value = as_fit(fit)
+    name = next((name for name, kind in FITS.items() if type(value) is kind), None)
+    return _spell("fit", value, name, FITS)
 
 
-def read_fit(said: Mapping[str, Any] | None) -> Any:
+def read_fit(said: Mapping[str, Any] | None) -> FitValue | None:
     """The fit of a config.
 
-    >>> read_fit({"name": "match_moments", "alpha": 2}).keywords
-    {'alpha': 2}
+    >>> read_fit({"name": "match_moments", "alpha": 2})
+    MatchMoments(alpha=2)
     """
     if said is None:
         return None
-    return _read("fit", said["name"], {key: value for key, value in said.items() if key != "name"}, FITS)
+    _check.choice("fit", said["name"], tuple(FITS))
+    kind, options = FITS[said["name"]], {key: value for key, value in said.items() if key != "name"}
+    return kind(**_options("fit", said["name"], options, {field.name for field in fields(kind)}))
 
 
 def spell_locations(where: Locations) -> dict[str, Any]:
@@ -135,21 +134,12 @@ def read_basis(said: Mapping[str, Any]) -> Basis:
     return _BASES[said["name"]](centres, covariance[0] if len(covariance) == 1 else covariance)
 
 
-def _spell(argument: str, part: Any, known: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
-    held = part if isinstance(part, functools.partial) else functools.partial(part)
-    name = next((name for name, function in known.items() if held.func is function), None)
-    if name is None or held.args or not all(_plain(value) for value in held.keywords.values()):
-        got = getattr(held.func, "__name__", type(held.func).__name__)
+def _spell(argument: str, value: Any, name: str | None, known: Mapping[str, Any]) -> dict[str, Any]:
+    """A value by its name and parameters, or a complaint about what JSON cannot hold."""
+    if name is None or not all(_plain(x) for x in value.parameters.values()):
         expected = f"one of {', '.join(known)}, with plain numbers by their names, to be saved"
-        _check.complain(argument, got, expected, _OWN, TypeError)
-    return {"name": name, **{k: list(v) if isinstance(v, tuple) else v for k, v in held.keywords.items()}}
-
-
-def _read(argument: str, name: Any, options: Mapping[str, Any], known: Mapping[str, Callable[..., Any]]) -> Any:
-    _check.choice(argument, name, tuple(known))
-    takes = set(inspect.signature(known[name]).parameters) - set(_TENSORS)
-    held = _options(argument, name, options, takes)
-    return functools.partial(known[name], **held) if held else known[name]
+        _check.complain(argument, getattr(value, "__name__", repr(value)), expected, _OWN, TypeError)
+    return {"name": name, **{key: list(x) if isinstance(x, tuple) else x for key, x in value.parameters.items()}}
 
 
 def _options(argument: str, name: str, options: Mapping[str, Any], takes: set[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,25 +21,19 @@ from regard.continuous import (
     Density,
     GaussianBasis,
     Locations,
+    MatchMoments,
     from_cholesky,
     grid,
     line,
-    match_moments,
     read_out,
     ridge,
 )
+from regard.continuous.fits import Fit, as_fit
 from regard.continuous.ridge import PENALTY
 from regard.hub import PretrainedModule
 from regard.maps.entmax import softmax
 from regard.nn._cards import pool_card
 from regard.nn._spelled import read_basis, read_fit, read_locations, spell_basis, spell_fit, spell_locations
-
-
-class Fit(Protocol):
-    """From weights (..., L) to densities: `match_moments`, `fit_mixture`, `select_mixture`, or a partial of one."""
-
-    def __call__(self, weights: Tensor, locations: Locations, *, mask: Tensor | None) -> Density:
-        """One density a row."""
 
 
 class _OnLocations(PretrainedModule):
@@ -113,11 +107,17 @@ class _OnLocations(PretrainedModule):
 class ContinuousAttentionPool(_OnLocations):
     """Pool features at locations under a density: scores from an MLP, weights, a density, its expectation (7.4).
 
-    `where`: (height, width) of a grid, the length of a sequence, or `Locations`. `basis`: Gaussian, paraboloid or
-    Fourier, Gaussian bumps unless given. `fit` turns weights into a density: `partial(match_moments, alpha=2)`,
-    `partial(fit_mixture, components=2)`, the same with `mixing="sparsemax"`; `fit_test` replaces it in evaluation mode,
-    for example by `select_mixture`, which chooses the number of components. Scores are Linear, ReLU, dropout, Linear
-    with `hidden` units, `dim` unless given; with `out` the context goes through one more Linear.
+    `dim`: width of the features.
+    `where`: (height, width) of a grid, the length of a sequence, or `Locations`.
+    `basis`: Gaussian, paraboloid or Fourier; default Gaussian bumps, seven for ten cells along an axis.
+    `fit`: how weights become a density; `MatchMoments(alpha=2)`, `FitMixture(2)`, the same with `mixing="sparsemax"`, a
+    partial of their functions, a name, or any callable like `regard.continuous.Fit`; default `MatchMoments()`.
+    `fit_test`: replaces `fit` in evaluation mode, for example `SelectMixture()`, which chooses how many components;
+    default None, the same fit.
+    `hidden`: units of the scoring network (Linear, ReLU, dropout, Linear); default `dim`.
+    `out`: the context goes through one more Linear to this width; default None, it does not.
+    `dropout`: share of hidden units set to zero in training; default 0.
+    `penalty`, `padding`: as in `regard.continuous.ridge`.
 
     Returns `Attended(context, density, weights)` with the *effective* weights, what each location contributed: context
     is weights @ x. `mask` (..., L), True = takes part; a row where nothing does has a context of zero (or the bias of
@@ -137,8 +137,8 @@ class ContinuousAttentionPool(_OnLocations):
         dim: int,
         where: Locations | int | tuple[int, int],
         basis: Basis | None = None,
-        fit: Fit = match_moments,
-        fit_test: Fit | None = None,
+        fit: Fit | str = MatchMoments(),  # noqa: B008  (immutable)
+        fit_test: Fit | str | None = None,
         *,
         hidden: int | None = None,
         out: int | None = None,
@@ -150,7 +150,8 @@ class ContinuousAttentionPool(_OnLocations):
         super().__init__(where, basis, penalty, padding)
         self.dim = _check.count("dim", dim)
         hidden = dim if hidden is None else _check.count("hidden", hidden)
-        self.fit, self.fit_test = fit, fit_test
+        self.fit: Fit = as_fit(fit)
+        self.fit_test: Fit | None = None if fit_test is None else as_fit(fit_test)
         self.score = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
         self.merge = nn.Identity() if out is None else nn.Linear(dim, _check.count("out", out))
 
@@ -179,7 +180,7 @@ class ContinuousAttentionPool(_OnLocations):
     @classmethod
     def _from_hub_settings(cls, settings: dict[str, Any]) -> Self:
         more = {name: settings[name] for name in ("hidden", "out", "dropout")}
-        fits = {name: read_fit(settings[name]) for name in ("fit", "fit_test")}
+        fits: dict[str, Any] = {name: read_fit(settings[name]) for name in ("fit", "fit_test")}
         return cls(**cls._places(settings), **more, **fits)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard import _check
 from regard._card import Card
 from regard._plan import Map
+from regard._repr import shown
 from regard.hub import PretrainedModule
 from regard.maps.entmax import softmax
 from regard.nn._cards import pool_card
@@ -28,6 +29,9 @@ class Pooled(NamedTuple):
 
     context: Tensor
     weights: Tensor
+
+    def __repr__(self) -> str:
+        return shown(self, self._asdict())
 
 
 class AttentionPool(PretrainedModule):

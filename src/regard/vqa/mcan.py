@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard import _check
 from regard._card import Card
 from regard._model_folder import ModelFolder
+from regard._repr import shown
 from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
@@ -102,6 +103,9 @@ class Answered(NamedTuple):
 
     scores: Tensor
     looked: Looked
+
+    def __repr__(self) -> str:
+        return shown(self, self._asdict())
 
 
 class MCAN(Pretrained, nn.Module):

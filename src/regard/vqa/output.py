@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
+from regard._repr import shown
 from regard.continuous import (
     Density,
     FourierBasis,
@@ -41,6 +42,9 @@ class Looked(NamedTuple):
     weights: Tensor
     effective: Tensor
     density: Density | None
+
+    def __repr__(self) -> str:
+        return shown(self, self._asdict())
 
 
 class OutputAttention(nn.Module):

@@ -79,7 +79,7 @@ class Embedded(Distance, Factored):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Unsquared(Distance):
     """The distance itself, where `of` scores its square: -W / tau (6.20). For `gate` and `inverse`. Shapes as in `of`.
 
@@ -104,7 +104,7 @@ class Unsquared(Distance):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GaussianW2(Embedded):
     """Diagonal Gaussians, packed as [mean, standard deviation] (..., 2 d): -W2^2 / tau (6.11, 6.23), see `gaussian_w2`.
 
@@ -137,7 +137,7 @@ class GaussianW2(Embedded):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EmpiricalW2(Embedded):
     """One-dimensional samples, the features of a vector (..., n) in any order: -W2^2 / tau (6.15, 6.23).
 
@@ -157,7 +157,7 @@ class EmpiricalW2(Embedded):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BuresW2(Distance):
     """Full Gaussians in `dim` dimensions, packed as [mean, factor]: -W2 / tau, see `bures_w2` (6.13).
 
@@ -196,7 +196,7 @@ class BuresW2(Distance):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HistogramW1(Distance):
     """Histograms over n ordered bins, the softmax of features (..., n): -W1 / tau (6.16).
 
@@ -215,7 +215,7 @@ class HistogramW1(Distance):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EntropicW2(Distance):
     """Sets of points in `dim` dimensions, flattened (..., n * dim): -W / tau (6.19), see `entropic_wasserstein`.
 

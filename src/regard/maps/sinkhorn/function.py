@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard import _check
 from regard._once import once
+from regard._repr import shown
 from regard._torch import without_values
 from regard.maps.sinkhorn.derivative import solved
 from regard.maps.sinkhorn.log_domain import iterated, rows_alone
@@ -25,7 +26,7 @@ EXACT = (
 REPORTED = 1e-3  # without `tol`, shares that are right to a thousandth count as converged
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Transport:
     """What `sinkhorn` returns: the plan exp((s + f + g) / eps) (6.2), and how well it fits its marginals (6.7).
 
@@ -44,6 +45,9 @@ class Transport:
     iterations: int
     converged: Tensor
     rows: Tensor
+
+    def __repr__(self) -> str:
+        return shown(self, vars(self))
 
     @property
     def weights(self) -> Tensor:

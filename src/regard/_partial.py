@@ -1,0 +1,31 @@
+"""The one place that looks into `functools.partial`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Call(NamedTuple):
+    """A callable with arguments that are already fixed."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+def call_of(thing: Any) -> Call:
+    """What a partial would call; any other callable is a call with nothing fixed.
+
+    >>> call_of(functools.partial(max, 3, key=abs))
+    Call(function=<built-in function max>, arguments=(3,), keywords={'key': <built-in function abs>})
+    """
+    if isinstance(thing, functools.partial):
+        return Call(thing.func, thing.args, thing.keywords)
+    return Call(thing, (), {})
+
+
+def is_partial(thing: Any) -> bool:
+    """Whether some arguments of a callable were fixed by `functools.partial`."""
+    return isinstance(thing, functools.partial)
