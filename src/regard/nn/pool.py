@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._card import Card
 from regard._plan import Map
 from regard._repr import shown
 from regard.hub import PretrainedModule
+from regard.hub.card import Card
 from regard.maps.entmax import softmax
 from regard.nn._cards import pool_card
 from regard.nn._spelled import read_map, spell_map

@@ -11,13 +11,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from regard._card import Card
-from regard._model_folder import ModelFolder
 from regard._problem import Problem
 from regard.backbones import Backbone
 from regard.continuous import Density, Mixture
 from regard.continuous.density import Elliptical
 from regard.hub import Pretrained
+from regard.hub.card import Card
+from regard.hub.model_folder import ModelFolder
 from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
 from regard.vqa.mcan import MCAN

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from regard._files import replacing
-from regard._model_folder import WEIGHTS, ModelFolder
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
+from regard.hub.model_folder import WEIGHTS, ModelFolder
 from regard.training import Checkpoint, latest
 from regard.vqa.grids import of_stages, stamp
 from regard.vqa.mcan import MCAN, ModelSettings

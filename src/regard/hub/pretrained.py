@@ -1,8 +1,4 @@
-"""Models by the conventions of the Hugging Face Hub: `save_pretrained`, `from_pretrained`, `push_to_hub`.
-
-A folder, or a repository on the Hub, holds model.safetensors, config.json and README.md. Nothing in it is code and
-nothing is unpickled. huggingface_hub and safetensors are imported when they are needed and not before.
-"""
+"""What can be saved, loaded and given to the Hub: the three methods, for any class and for a module with settings."""
 
 from __future__ import annotations
 
@@ -13,10 +9,8 @@ from typing import Any, ClassVar, Self
 
 from torch import nn
 
-from regard._card import Card, Section
-from regard._model_folder import ModelFolder, upload
-
-__all__ = ["Card", "ModelFolder", "Pretrained", "PretrainedModule", "Section"]
+from regard.hub.card import Card
+from regard.hub.model_folder import ModelFolder, upload
 
 
 class Pretrained(ABC):

@@ -14,9 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard._card import Card
 from regard._files import replacing
 from regard._problem import Problem
+from regard.hub.card import Card
 
 FORMAT = 1  # of config.json; a reader refuses what a later regard has written
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
