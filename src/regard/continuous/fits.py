@@ -21,7 +21,7 @@ from regard.continuous.moments import match_moments
 
 
 class Fit(Protocol):
-    """From weights (..., L) to densities: a `FitValue`, or any callable with this signature."""
+    """From weights (..., L) to densities: a `FitValue`, or any callable like this."""
 
     def __call__(self, weights: Tensor, locations: Locations, *, mask: Tensor | None) -> Density:
         """One density per row."""
