@@ -18,7 +18,7 @@ def power_mean(x: Tensor, weights: Tensor, p: float) -> Tensor:
     """(sum of weights |x|^p)^(1/p) over the last axis, without overflow, and with gradient zero at zero."""
     scale = x.detach().abs().amax(-1, keepdim=True)
     scale = torch.where(scale > 0, scale, 1)
-    size = x / scale * x.detach().sign()  # not abs: torch does not say what its derivative at zero is
+    size = x / scale * x.detach().sign()  # not abs: torch does not specify its derivative at zero
     return root((size**p * weights).sum(-1), p) * scale.squeeze(-1)
 
 
