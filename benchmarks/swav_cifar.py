@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.swav_peer import RESULTS, lightly, save, task_of
 from regard.pictures import Arrays
-from regard.swav import Canvases, features, knn, preset
-from regard.training import cosine, fit
+from regard.swav import Canvases, knn, pooled_features, preset
+from regard.training import FitSettings, Running, cosine, fit
 
 SETTINGS = {"batch_size": 64}
 POINTS = 12
@@ -62,7 +62,7 @@ def curve(folder, steps=2400, *kinds):
             if any((row["parts"], row["step"]) == (kind, stop) for row in result["rows"]):
                 continue
             losses = train(task, learn, stop, RUNS / f"{steps}-{kind}")
-            found = knn(features(task.backbone, x), y, features(task.backbone, x_test), y_test)
+            found = knn(pooled_features(task.backbone, x), y, pooled_features(task.backbone, x_test), y_test)
             row = {"parts": kind, "step": stop, "knn": found.share, "loss": sum(losses) / len(losses)}
             result["rows"].append(row)
             print(row, flush=True)
@@ -91,14 +91,9 @@ def train(task, source, stop, out):
     fit(
         task,
         Canvases(source, 32),
-        steps=stop,
-        batch_size=settings.batch_size,
+        FitSettings(stop, settings.batch_size, settings.seed, cosine(settings.steps, settings.warmup)),
         out=out,
-        seed=settings.seed,
-        schedule=cosine(settings.steps, settings.warmup),
-        progress=False,
-        log="none",
-        checkpoint_every=50,
+        running=Running(progress=False, log="none", checkpoint_every=50),
     )
     return losses[-100:]
 

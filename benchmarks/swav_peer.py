@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 
 from regard.pictures import Arrays
-from regard.swav import Canvases, Swav, digits, evaluate, preset, views
+from regard.swav import Canvases, Swav, digits, evaluate_backbone, preset, views
 from regard.swav._pretrain import build
-from regard.training import Order, cosine, fit, mix
+from regard.training import FitSettings, Order, Running, cosine, fit, mix
 
 RESULTS = Path(__file__).parent / "results"
 DIGITS = {"steps": 500, "batch_size": 64}  # the preset of `regard pretrain`
@@ -104,14 +104,9 @@ def train(task, source, after_step=None):
         return fit(
             task,
             Canvases(source, settings.canvas or 32),
-            steps=settings.steps,
-            batch_size=settings.batch_size,
+            FitSettings(settings.steps, settings.batch_size, settings.seed, cosine(settings.steps, settings.warmup)),
             out=out,
-            seed=settings.seed,
-            schedule=cosine(settings.steps, settings.warmup),
-            progress=False,
-            log="none",
-            checkpoint_every=settings.steps,
+            running=Running(progress=False, log="none", checkpoint_every=settings.steps),
             after_step=after_step,
         )
 
@@ -123,7 +118,7 @@ def compare_digits():
         for kind in ("regard", "lightly"):
             task = task_of(kind, preset("digits", seed=seed, **DIGITS))
             fitted = train(task, learn)
-            report = evaluate(task.backbone, learn, test, seed=seed)
+            report = evaluate_backbone(task.backbone, learn, test, seed=seed)
             rows.append(
                 {
                     "seed": seed,

@@ -2,7 +2,7 @@
 
     python -m benchmarks.swav_presets [NAME ...]
 
-`digits` learns from scikit-learn's digits. `scenes` learns from drawn scenes, is judged by objects cut out of others
+`digits` learns from scikit-learn's digits. `scenes` learns from drawn scenes, is evaluated on objects cut out of others
 (label: shape). `small` learns from tiles of 32 pixels of scikit-learn's two photographs (label: which one). `photos`
 is made for GPUs: here it has a tenth of its prototypes and queue, a small backbone and views of 32 and 14 pixels;
 codes, loss, optimiser and number of views are its own.
@@ -25,7 +25,8 @@ import torch
 from benchmarks.swav_peer import RESULTS, save
 from regard.pictures import Arrays
 from regard.scenes import SHAPES, Scenes
-from regard.swav import PRESETS, CollapseWarning, digits, evaluate, run
+from regard.swav import PRESETS, CollapseWarning, digits, evaluate_backbone, run
+from regard.training import Running
 
 TENTH = {
     "backbone": "small",
@@ -78,7 +79,7 @@ def objects(split, count, side=28):
 
 
 def pictures(name):
-    """To pretrain on, to fit the judges on, to test them on."""
+    """To pretrain on, to fit k-NN and probe on, to test them on."""
     if name == "scenes":
         return Arrays(Scenes("train", 1000).pictures), objects("val", 400), objects("test", 200)
     learn, test = digits() if name == "digits" else tiles(32 if name == "small" else 48)
@@ -90,12 +91,12 @@ def one(name):
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as out, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", CollapseWarning)
-        made = run(learn, out=out, preset_name=name, progress=False, **CHANGES[name])
+        made = run(learn, out=out, preset_name=name, running=Running(progress=False), **CHANGES[name])
         rows = list(csv.DictReader((Path(out) / "log.csv").read_text().splitlines()))
         seen = {key: float(value) for key, value in rows[-1].items()}
     settings, backbone = made.task.settings, made.task.backbone
     backbone.preparation = replace(backbone.preparation, size=settings.crops.size)
-    judged = evaluate(backbone, fit, test, most=2000)
+    evaluation = evaluate_backbone(backbone, fit, test, most=2000)
     return {
         "preset": name,
         "steps": settings.steps,
@@ -106,10 +107,10 @@ def one(name):
         "share_most": seen["share_most"],
         "rank": seen["rank"],
         "dim": settings.dim,
-        "untrained_knn": judged.untrained_knn.share,
-        "knn": judged.knn.share,
-        "untrained_probe": judged.untrained_probe.share,
-        "probe": judged.probe.share,
+        "untrained_knn": evaluation.untrained_knn.share,
+        "knn": evaluation.knn.share,
+        "untrained_probe": evaluation.untrained_probe.share,
+        "probe": evaluation.probe.share,
         "warnings": [str(w.message) for w in said if issubclass(w.category, CollapseWarning)],
         "seconds": round(time.perf_counter() - began, 1),
     }

@@ -78,6 +78,8 @@ TRAIN = """
 import tempfile, json, sys
 from pathlib import Path
 import numpy, torch
+from regard.training import Running
+from regard.vqa.description import FeatureDescription
 from regard.vqa.features import FeatureStore
 from regard.vqa.mcan import small
 from regard.vqa.records import Record, Records
@@ -90,12 +92,14 @@ with tempfile.TemporaryDirectory() as place:
         for i in range(count):
             file.write(numpy.random.RandomState(i).standard_normal(12800).astype(numpy.float16).tobytes())
     (place / "state.bin").write_bytes(bytes([1]) * count)
-    said = {"names": names, "shape": [10, 10, 128], "backbone": "synthetic", "fingerprint": "0" * 16}
+    made_of = FeatureDescription("synthetic", "0" * 16, False, 80).to_json()
+    said = {"names": names, "shape": [10, 10, 128], "features": made_of}
     (place / "store.json").write_text(json.dumps(said))
     records = [Record(i, names[i % count], "what is it", (("yes", "no")[i % 2],) * 10) for i in range(20_000)]
     sizes = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24}
     settings = small_training(model=small(**sizes), epochs=1)
-    train(place / "out", Records("made", records, {}), FeatureStore.open(place), settings, progress=False)
+    made, quiet = Records("made", records, {}), Running(progress=False)
+    train(place / "out", made, FeatureStore.open(place), settings, running=quiet)
 print("PEAK", peak())
 """
 

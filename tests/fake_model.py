@@ -1,4 +1,4 @@
-"""A model that answers at once and in a way that is easy to judge: it looks at the brightest cells.
+"""A model that answers at once and in a way that is easy to check: it looks at the brightest cells.
 
 It keeps to what `regard.vqa` promises of a predictor, so that the page and the report are tested without training.
 """
@@ -11,7 +11,7 @@ import torch
 
 from regard import continuous as C
 from regard import sparsemax
-from regard.vqa.predict import describe
+from regard.continuous.members import describe_density
 
 SIDE = 8
 CELLS = C.grid(SIDE, SIDE)
@@ -38,7 +38,7 @@ class FakePrediction:
             "top": [{"answer": answer, "score": score} for answer, score in self.top],
             "weights": self.weights.tolist(),
             "effective_weights": self.effective.tolist(),
-            "density": describe(self.density),
+            "density": None if self.density is None else describe_density(self.density),
             "words": [{"word": w, "weight": 0.5} for w in self.question.split()],
         }
 

@@ -1,4 +1,4 @@
-"""Every dependency is judged in docs/dependencies.md, and what `make demo` installs is fixed by hash."""
+"""Every dependency is assessed in docs/dependencies.md, and what `make demo` installs is fixed by hash."""
 
 import importlib.metadata
 import re
@@ -43,14 +43,14 @@ def asked(extras):
         yield from asked(requirement.extras) if requirement.name == "regard" else [requirement]
 
 
-def test_each_dependency_is_judged_once():
+def test_each_dependency_is_assessed_once():
     text = (ROOT / "docs" / "dependencies.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    judged = [row for row in rows if len(row) == 7 and row[0] != "package" and not row[0].startswith("-")]
-    assert len(judged) == len({row[0] for row in judged})
-    assert {row[0]: set(row[1].split(", ")) for row in judged} == declared()
-    assert all(cell for row in judged for cell in row)
-    assert all(re.search(r"\d, 20\d\d-\d\d-\d\d$", row[4]) for row in judged)
+    assessed = [row for row in rows if len(row) == 7 and row[0] != "package" and not row[0].startswith("-")]
+    assert len(assessed) == len({row[0] for row in assessed})
+    assert {row[0]: set(row[1].split(", ")) for row in assessed} == declared()
+    assert all(cell for row in assessed for cell in row)
+    assert all(re.search(r"\d, 20\d\d-\d\d-\d\d$", row[4]) for row in assessed)
 
 
 def test_releases_that_were_compromised_are_excluded():

@@ -1,4 +1,4 @@
-"""What prepares the pages for a builder of the site, and what judges that two builders made the same of them."""
+"""What prepares the pages for a builder of the site, and what checks that two builders made the same of them."""
 
 import base64
 import doctest

@@ -2,7 +2,7 @@
 
 python tools/check_site.py build/site [--shots FOLDER]
 
-It knows nothing of the builder, so that it judges the site of each by the same rules.
+It knows nothing of the builder, so that it checks the site of each by the same rules.
 """
 
 import argparse

@@ -65,20 +65,20 @@ def try_one(model_type: str) -> dict:
 
     import regard.hf
     from tools.hf_zoo.compare import Verdict
-    from tools.hf_zoo.judge import judge
     from tools.hf_zoo.shrink import tiny
+    from tools.hf_zoo.trial import try_model
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     regard.hf.register()
     try:
-        found = judge(model_type)
+        found = try_model(model_type)
         if (
             found.causal == "seen"
             and re.search("CausalLM|LMHead", found.model)
             and "is_decoder" in dir(tiny(model_type))
         ):
-            decoder = judge(model_type, is_decoder=True)
+            decoder = try_model(model_type, is_decoder=True)
             found.wrong += decoder.wrong
             if decoder.verdict != found.verdict or decoder.causal != "unseen":
                 found.wrong.append(f"as a decoder: {decoder.verdict}, the last token is {decoder.causal}")

@@ -42,6 +42,11 @@ class ModelFolder:
         """The last part of its path, which is what a card calls the model."""
         return self.path.resolve().name
 
+    @property
+    def weights(self) -> Path:
+        """The file of the weights."""
+        return self.path / WEIGHTS
+
     @classmethod
     def find(
         cls,
@@ -123,22 +128,33 @@ class ModelFolder:
 
     def fill(self, module: nn.Module) -> None:
         """Load the weights into a module that has the very same, by name and shape."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         path = self.path / WEIGHTS
-        try:
-            weights = load_file(path)
-        except FileNotFoundError as error:
-            raise Problem(f"{path} is missing. Save the model again.") from error
-        except (SafetensorError, OSError, ValueError) as error:
-            raise Problem(f"{path} is broken ({error}). Take another copy, or save the model again.") from error
-        have = module.state_dict()
-        for name in sorted(have.keys() | weights.keys()):
-            got, expected = (tuple(of[name].shape) if name in of else "nothing" for of in (weights, have))
-            if got != expected:
-                raise Problem(f"{path} is of another model: {name} has {got}, not {expected}. Name the right one.")
+        weights = open_safetensors(path)
+        check_weights(path, weights, module.state_dict())
         module.load_state_dict(weights)
+
+
+def open_safetensors(path: Path) -> dict[str, Tensor]:
+    """The weights in a file of safetensors; a `Problem` if it is missing or broken."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise Problem(f"{path} is missing. Save the model again.") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise Problem(f"{path} is broken ({error}). Take another copy, or save the model again.") from error
+
+
+def check_weights(
+    path: Path, weights: Mapping[str, Tensor], needed: Mapping[str, Tensor], remedy: str = "Name the right one."
+) -> None:
+    """A `Problem` unless the weights of a file have the names and shapes of the needed ones."""
+    for name in sorted(needed.keys() | weights.keys()):
+        shape, expected = (tuple(of[name].shape) if name in of else "nothing" for of in (weights, needed))
+        if shape != expected:
+            raise Problem(f"{path} is of another model: {name} has {shape}, not {expected}. {remedy}")
 
 
 def check_format(config: Mapping[str, Any], path: Path) -> None:

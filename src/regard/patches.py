@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard._attend import attention_weights
 from regard._files import replacing
-from regard._plan import Map
 from regard.affinity import Dot
+from regard.attention.arguments import Map
+from regard.attention.weights import attention_weights
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.structured import tvmax
 
@@ -47,7 +47,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnMaps:
     """What was drawn."""
 
     picture: Path
@@ -60,13 +60,13 @@ class Drawn:
         return "\n".join(lines)
 
 
-def draw_maps(out: Path | str) -> Drawn:
+def draw_maps(out: Path | str) -> DrawnMaps:
     """Compute the weights of one query patch under each map, draw them over the photograph, write it to `out`."""
     image = _photograph()
     maps = weigh(image)
     out = Path(out).resolve()
-    _draw(image, maps, out)
-    return Drawn(out, maps)
+    _draw_panels(image, maps, out)
+    return DrawnMaps(out, maps)
 
 
 def weigh(image: Tensor) -> list[Shown]:
@@ -105,7 +105,7 @@ def _photograph() -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _draw(image: Tensor, maps: list[Shown], out: Path) -> None:
+def _draw_panels(image: Tensor, maps: list[Shown], out: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 

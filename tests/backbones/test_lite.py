@@ -14,11 +14,12 @@ from torch import nn
 
 from regard._problem import Problem
 from regard.backbones import fingerprint, load_backbone, make_backbone, save_backbone
-from regard.backbones._lite import Lite, _layer
+from regard.backbones._lite import Lite, _conv_norm
 from regard.backbones._weights import _packaged, stored
 from regard.nn import NonLocal2d
 from regard.pictures import read
 from regard.scenes import Scenes, write_scenes
+from regard.vqa.description import FeatureDescription
 from regard.vqa.features import FeatureStore, make_features
 
 EVERY = pytest.mark.parametrize("number", range(5))
@@ -84,7 +85,7 @@ def test_shapes_of_maps(number):
 
 @given(st.integers(1, 13), st.integers(1, 13), st.sampled_from([1, 3, 5]), st.sampled_from([1, 2]))
 def test_padding_at_even_and_odd_sides(side, channels, kernel, stride):
-    conv = _layer(channels, 2, kernel, stride, side).double()[:-2]  # without norm and ReLU
+    conv = _conv_norm(channels, 2, kernel, stride, side).double()[:-2]  # without norm and ReLU
     x = torch.randn(channels, side, side, dtype=torch.float64)
     torch.testing.assert_close(conv(x[None])[0], twin.same_conv(x, list(conv)[-1].weight, stride))
 
@@ -171,7 +172,9 @@ def test_non_local_blocks_and_features_of_all_stages(package, tmp_path):
     store, skipped = make_features(tmp_path / "features", found, again)
     assert store.shape == (2, 2, 1280)
     assert not skipped
-    assert FeatureStore.open(tmp_path / "features", expected=fingerprint(backbone)).has(next(iter(found)))
+    assert FeatureStore.open(tmp_path / "features", FeatureDescription.of(backbone, "the one before")).has(
+        next(iter(found))
+    )
     store, _ = make_features(tmp_path / "stages", found, again, stages=True)
     assert store.shape == (2, 2, sum(twin.WIDTHS[0]))
 
@@ -206,11 +209,11 @@ def test_broken_and_wrong_files(package):
     package(0, {**whole, "_bn0.bias": "zero"})
     refused("holds no weights by name")
     package(0, twin.weights(1))
-    refused("is of another model: .* weights differ")
+    refused("is of another model: network.* has .*, not ")
     package(0, {**whole, "_bn0.bias": torch.zeros(31)})
-    refused(r"is of another model: 1 weights differ, first network\._bn0\.bias")
+    refused(r"is of another model: network\._bn0\.bias has \(31,\), not \(32,\)")
     package(0, {name: weight for name, weight in whole.items() if name != "_bn1.running_var"})
-    refused(r"is of another model: 1 weights differ, first network\._bn1\.running_var")
+    refused(r"is of another model: network\._bn1\.running_var has nothing, not")
 
 
 def test_a_name_with_a_hash_is_held_to_it(package):

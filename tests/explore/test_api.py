@@ -228,6 +228,17 @@ class TestPlayground:
         assert panels["paraboloid"]["support"] == pytest.approx(float(math.pi * axes.prod()), rel=0.03)
         assert len(panels["mixture"]["density"]["components"]) == 3
 
+    def test_the_page_is_told_what_to_write_over_each_panel(self, client):
+        panels = self.got(client, alpha=1.7, components=3)["panels"]
+        selected = len(panels["selected"]["density"]["components"])
+        assert [panels[name]["label"] for name in ("entmax", "tvmax", "mixture", "selected", "effective-gaussian")] == [
+            "entmax 1.7",
+            "TVmax",
+            "3 components",
+            f"selected K = {selected}",
+            "effective weights, continuous softmax",
+        ]
+
     def test_every_slider_changes_what_it_should_and_only_that(self, client):
         before = self.got(client)["panels"]
         changed = {

@@ -12,9 +12,10 @@ from fastapi.testclient import TestClient
 
 from regard.backbones import load_backbone, make_backbone, save_backbone
 from regard.explore import Limits
-from regard.explore._serve import application
+from regard.explore._serve import explore_app
 from regard.report import Entry, write_report
 from regard.scenes import Scenes, write_scenes
+from regard.training import Running
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.mcan import MCAN, small
 from regard.vqa.predict import Predictor
@@ -35,7 +36,7 @@ def checkpoint(tmp_path_factory):
     make_features(kept, records.pictures, load_backbone(folder / "backbone"), name=str(folder / "backbone"))
     sizes = small(width=16, heads=2, layers=1, feed_forward=32, flat=16, fused=24, words=8)
     settings = small_training(model=sizes, epochs=1, batch=32, above=2)
-    train(folder / "run", records, FeatureStore.open(kept), settings, progress=False)
+    train(folder / "run", records, FeatureStore.open(kept), settings, running=Running(progress=False))
     return folder / "run"
 
 
@@ -45,7 +46,7 @@ def without_time(told):
 
 @pytest.mark.parametrize("attention", ["continuous-sparsemax", "mixture-selected"])
 def test_the_page_says_what_the_command_line_prints(checkpoint, tmp_path, attention):
-    client = TestClient(application(checkpoint, "127.0.0.1"), base_url="http://127.0.0.1")
+    client = TestClient(explore_app(checkpoint, "127.0.0.1"), base_url="http://127.0.0.1")
     picture = tmp_path / "scene.png"
     picture.write_bytes(client.get("/api/samples/scene-1").content)
     command = [
@@ -72,7 +73,7 @@ def test_the_page_holds_one_model_for_all_its_threads(checkpoint):
         return [x for x in gc.get_objects() if type(x) is MCAN]
 
     before = len(models())
-    app = application(checkpoint, "127.0.0.1", Limits(workers=4))
+    app = explore_app(checkpoint, "127.0.0.1", Limits(workers=4))
     assert len(models()) - before == 1
     client = TestClient(app, base_url="http://127.0.0.1")
     names = client.get("/api/state").json()["model"]["attentions"][:8]

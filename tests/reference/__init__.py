@@ -1,1 +1,1 @@
-"""The slow, obvious twin of each algorithm: the judge in the tests, written from the definition."""
+"""The slow, obvious twin of each algorithm: what the tests compare with, written from the definition."""

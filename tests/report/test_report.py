@@ -13,7 +13,7 @@ from PIL import Image
 
 from regard._problem import Problem
 from regard.report import Entry, write_report
-from regard.report._pictures import _best
+from regard.report._pictures import _best_answers
 
 NASTY = 'Is <script>alert("1")</script> & $x$ here?'
 
@@ -27,8 +27,8 @@ def entry(question="is it bright?", attentions=FakePredictor.attentions):
 def test_titles_of_panels_do_not_run_into_each_other():
     asked = entry().predictions[0]
     long = replace(asked, top=[("bottom right", 0.9), ("bottom left", 0.05), ("top right", 0.01)])
-    assert _best(long) == "bottom right 90%"
-    assert _best(replace(asked, top=[("yes", 0.9), ("no", 0.1), ("2", 0.0)])) == "yes 90%, no 10%, 2 0%"
+    assert _best_answers(long) == "bottom right 90%"
+    assert _best_answers(replace(asked, top=[("yes", 0.9), ("no", 0.1), ("2", 0.0)])) == "yes 90%, no 10%, 2 0%"
 
 
 def test_html_holds_everything_and_loads_nothing(tmp_path):

@@ -10,7 +10,7 @@ from PIL import Image
 
 from regard.scenes import COLOURS, FAMILIES, HELD_OUT, SHAPES, Scenes, make_scene, render, write_scenes
 from regard.scenes.questions import TEMPLATES
-from regard.scenes.write import png
+from regard.scenes.write import uncompressed_png
 
 
 def test_pictures_are_the_same_bytes_everywhere():
@@ -126,6 +126,6 @@ def test_several_processes_write_the_same_bytes(tmp_path, monkeypatch):
 
 def test_png_with_several_blocks(tmp_path):
     pixels = numpy.random.RandomState(0).randint(0, 256, (200, 150, 3)).astype(numpy.uint8)
-    (tmp_path / "a.png").write_bytes(png(pixels))
+    (tmp_path / "a.png").write_bytes(uncompressed_png(pixels))
     with Image.open(tmp_path / "a.png") as picture:
         assert numpy.array_equal(numpy.asarray(picture), pixels)

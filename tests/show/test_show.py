@@ -14,7 +14,7 @@ from PIL import Image
 
 from regard import continuous as C
 from regard import show, sinkhorn
-from regard.show._canvas import COLOURS
+from regard.show._canvas import COLOUR_MAP
 
 CELLS = C.grid(8, 8)
 
@@ -75,7 +75,7 @@ def test_draws_into_the_axes_given_or_into_a_figure_of_its_own(name):
     ids=["usual", "red-blind", "green-blind", "blue-blind"],
 )
 def test_colours_rise_in_lightness_for_every_eye(vision):
-    seen = numpy.clip(COLOURS(numpy.linspace(0, 1, 64))[:, :3] @ vision.T, 0, 1)
+    seen = numpy.clip(COLOUR_MAP(numpy.linspace(0, 1, 64))[:, :3] @ vision.T, 0, 1)
     steps = numpy.diff(luminance(seen))
     assert (steps > 0).all()
 
@@ -181,6 +181,16 @@ def test_prototypes_show_the_nearest_crops_best_first():
         "prototype 1\nnearest to 3",
         "prototype 0\nnearest to 3",
     ]
+
+
+def test_prototypes_beside_one_another():
+    """Column by column, each as wide as its crops and its title."""
+    ax = show.prototypes(torch.rand(9, 3, 2, 2), torch.randn(9, 5), nearest=3, columns=2).axes[0]
+    titles = {t.get_text().split("\n")[0]: t.get_position() for t in ax.texts if "\n" in t.get_text()}
+    assert titles["prototype 3"][1] == titles["prototype 0"][1]
+    assert titles["prototype 3"][0] > max(i.get_extent()[1] for i in ax.images[:9])
+    assert max(i.get_extent()[1] for i in ax.images) <= ax.get_xlim()[1]
+    assert len(ax.images) == 15
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from PIL import Image
 from reference import swav as reference
 
 from regard.swav import Crops, views
-from regard.swav._crops import _colours, _resampling, _weights
+from regard.swav._crops import _colours, _resampling, _resampling_weights
 
 PLAIN = Crops(size=8, scale=(1.0, 1.0), ratio=(1.0, 1.0), local=0, flip=0, jitter_p=0, grey=0)
 
@@ -36,7 +36,7 @@ def test_a_whole_view_is_pils_resize(side, size):
 @pytest.mark.parametrize(("start", "length", "size"), [(0.0, 10.0, 10), (2.3, 4.1, 9), (1.7, 8.2, 3)])
 def test_weights_are_the_plain_loop(start, length, size):
     row = torch.rand(10)
-    made = _weights(torch.tensor([start]), torch.tensor([length]), 10, size)[0] @ row
+    made = _resampling_weights(torch.tensor([start]), torch.tensor([length]), 10, size)[0] @ row
     assert torch.allclose(made, torch.tensor(reference.resample(row.tolist(), start, length, size)), atol=1e-5)
 
 

@@ -15,7 +15,8 @@ import torch
 from regard._problem import Problem
 from regard.scenes import Scenes, write_scenes
 from regard.vqa.baseline import majority, question_only
-from regard.vqa.compare import compare
+from regard.vqa.compare import compare_kinds
+from regard.vqa.folder import AnsweringFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.mcan import small
 from regard.vqa.read import read_questions
@@ -56,15 +57,17 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
     kinds = ["discrete-softmax", "continuous-softmax"]
     arguments = (tmp_path, place / "scenes", place / "features", settings, kinds)
     shares = []
-    result = compare(*arguments, seeds=2, prices=(0.1,), progress=shares.append)
+    result = compare_kinds(*arguments, seeds=2, prices=(0.1,), progress=shares.append)
     changed = replace(settings, epochs=7, model=replace(settings.model, heads=4))
     with pytest.raises(Problem, match=r"discrete-softmax-0 has a run .*\(epochs 1, now 7; heads 2, now 4\)"):
-        compare(*arguments[:3], changed, kinds, seeds=2, prices=(0.1,))
+        compare_kinds(*arguments[:3], changed, kinds, seeds=2, prices=(0.1,))
     other = Path(shutil.copytree(place / "features", tmp_path / "other"))
     said = json.loads((other / "store.json").read_text())
-    (other / "store.json").write_text(json.dumps(said | {"fingerprint": "of another backbone"}))
-    with pytest.raises(Problem, match=r"made by .*of another backbone"):
-        compare(*arguments[:2], other, settings, kinds, seeds=2, prices=(0.1,))
+    (other / "store.json").write_text(
+        json.dumps(said | {"features": said["features"] | {"weights": "of another backbone"}})
+    )
+    with pytest.raises(Problem, match=r"made by .*fingerprint of another backbone, not"):
+        compare_kinds(*arguments[:2], other, settings, kinds, seeds=2, prices=(0.1,))
     rows = ["discrete-softmax", "continuous-softmax", "test-MCA, lambda 0.1", "question only", "majority"]
     assert list(result.accuracy) == rows
     assert len(result.accuracy["discrete-softmax"]["overall"]) == 2
@@ -74,7 +77,7 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
     assert said.count("±") > 20
     for name in ("yes/no", "nearest", "pointing", "several", "K = 1", "unseen pairs"):
         assert name in said
-    again = compare(*arguments, seeds=2, prices=(0.1,))
+    again = compare_kinds(*arguments, seeds=2, prices=(0.1,))
     assert again.accuracy == result.accuracy
     assert json.loads((tmp_path / "results.json").read_text())["accuracy"].keys() == result.accuracy.keys()
 
@@ -83,9 +86,9 @@ def _keeps(job):
     return os.environ.get("MALLOC_TRIM_THRESHOLD_"), torch.get_num_threads()
 
 
-def test_finished_jobs_are_only_judged(tmp_path, monkeypatch):
+def test_finished_jobs_are_only_evaluated(tmp_path, monkeypatch):
     (tmp_path / "done").write_text("1.0\n")
-    job = Job(tmp_path, tmp_path / "nothing", tmp_path / "nothing", small_training())
+    job = Job(AnsweringFolder(tmp_path), tmp_path / "nothing", tmp_path / "nothing", small_training())
     before = dict(os.environ)
     assert run_jobs([job, job], _keeps) == [(str(2**33), 1)] * 2
     assert dict(os.environ) == before
@@ -94,7 +97,7 @@ def test_finished_jobs_are_only_judged(tmp_path, monkeypatch):
 
 
 def test_a_failing_job_is_told(tmp_path):
-    job = Job(tmp_path, tmp_path / "nothing", tmp_path / "nothing", small_training())
+    job = Job(AnsweringFolder(tmp_path), tmp_path / "nothing", tmp_path / "nothing", small_training())
     with pytest.raises(Problem, match="nothing"):
         run_jobs([job, job], _keeps)
 

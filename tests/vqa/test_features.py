@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from regard._problem import Problem
 from regard.backbones import fingerprint, make_backbone
 from regard.scenes import Scenes, write_scenes
+from regard.vqa.description import FeatureDescription
 from regard.vqa.features import MADE, FeatureStore, make_features
 from regard.vqa.read import read_questions
 
@@ -41,11 +43,12 @@ def test_rows_are_what_the_backbone_gives(tmp_path, backbone):
 def test_all_stages(tmp_path, backbone):
     store, _ = make_features(tmp_path, pictures(2), backbone, stages=True)
     assert store.shape == (16, 16, 12)
-    assert store.fingerprint == fingerprint(backbone) + "-stages"
     last, _ = make_features(tmp_path / "last", pictures(2), backbone)
     assert torch.equal(store[list(store.names)][..., 4:], last[list(store.names)])
-    with pytest.raises(Problem, match="needs those of"):
-        FeatureStore.open(tmp_path, expected=fingerprint(backbone))
+    assert store.description.weights == last.description.weights == fingerprint(backbone)
+    assert store.description.fingerprint != last.description.fingerprint
+    with pytest.raises(Problem, match="of all stages, not of the last stage alone"):
+        FeatureStore.open(tmp_path, expected=last.description)
 
 
 def test_goes_on_where_it_was_stopped(tmp_path, backbone):
@@ -86,10 +89,42 @@ def test_another_backbone_is_refused(tmp_path, backbone):
     make_features(tmp_path, pictures(2), backbone)
     torch.manual_seed(1)
     other = make_backbone("small", size=32, widths=[4, 8], depths=[1, 1])
-    with pytest.raises(Problem, match=f"were made by backbone .fingerprint {fingerprint(backbone)}"):
-        FeatureStore.open(tmp_path, expected=fingerprint(other))
+    difference = f"made by backbone, .*fingerprint {fingerprint(backbone)}, not {fingerprint(other)}"
+    with pytest.raises(Problem, match=difference):
+        FeatureStore.open(tmp_path, expected=FeatureDescription.of(other, "another"))
     with pytest.raises(Problem, match="Make them again"):
         make_features(tmp_path, pictures(2), other)
+
+
+def test_the_first_difference_is_named(backbone):
+    description = FeatureDescription.of(backbone, "mine")
+    assert description.size == 32
+    assert description.difference(replace(description, name="the same elsewhere")) is None
+    assert description.difference(replace(description, size=None)) is None
+    both = replace(description, size=64, weights="other")
+    assert description.difference(both) == "they are of pictures of 32 x 32 pixels, not 64 x 64"
+    assert description.difference(replace(both, size=None)).endswith("not other")
+    assert (description == replace(description, stages=True), description == replace(description, name="x")) == (
+        False,
+        True,
+    )
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_a_store_from_before_there_were_descriptions(tmp_path, backbone, stages):
+    """It had the backbone's name and a fingerprint with a mark for stages."""
+    some = pictures(2)
+    store, _ = make_features(tmp_path, some, backbone, name="mine", stages=stages)
+    content = json.loads((tmp_path / "store.json").read_text())
+    del content["features"]
+    mark = "-stages" if stages else ""
+    content |= {"backbone": "mine", "fingerprint": fingerprint(backbone) + mark}
+    (tmp_path / "store.json").write_text(json.dumps(content))
+    old = FeatureStore.open(tmp_path, expected=store.description)
+    assert (old.description, old.description.name) == (store.description, "mine")
+    seen = []
+    make_features(tmp_path, some, backbone, stages=stages, progress=lambda done, of: seen.append(done))
+    assert not seen  # nothing is made again
 
 
 def test_broken_stores(tmp_path, backbone):

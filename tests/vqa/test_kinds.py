@@ -142,5 +142,18 @@ def test_no_list_of_kinds_is_written_twice():
         if path.name != "kinds.py":
             strings = [n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)]
             assert len({s for s in strings if isinstance(s, str) and name.fullmatch(s)}) <= 1, path
+    labels = re.compile("|".join(re.escape(kind.label) for kind in KINDS if kind.label != "TVmax"))
     for path in folder.rglob("*.js"):
         assert not name.search(path.read_text()), path
+        assert not labels.search(path.read_text()), path  # the server sends them
+
+
+def test_the_table_in_the_docs_has_every_kind():
+    page = (Path(__file__).parent.parent.parent / "docs" / "vqa.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| `(.*?)` \|", page.partition("| name | value |")[2], re.MULTILINE)
+    names = {name for first, _ in rows for name in re.findall(r"`(.*?)`", first)}
+    assert names >= set(NAMES)
+    assert all(str(parse(name)) == name for name in names)
+    values = {Discrete, Continuous, MixtureOf, MixtureSelected}
+    assert {value.partition("(")[0] for _, value in rows} == {kind.__name__ for kind in values}
+    assert all(f"`{eval(value)}`" in first for first, value in rows)

@@ -10,7 +10,7 @@ import torch
 
 from regard.backbones import make_backbone
 from regard.scenes import Scenes
-from regard.vqa.evaluate import evaluate
+from regard.vqa.evaluate import evaluate_model
 from regard.vqa.kinds import NAMES, MixtureSelected
 from regard.vqa.mcan import MCAN, small
 from regard.vqa.output import OutputAttention
@@ -133,7 +133,7 @@ def test_one_graph(name):
 
 
 class Nothing:
-    """No examples, as `evaluate` takes them."""
+    """No examples, as `evaluate_model` takes them."""
 
     has_regions, kept = False, ()
 
@@ -143,6 +143,7 @@ class Nothing:
 
 def test_an_evaluation_names_what_it_looked_with(predictor):
     found = [
-        evaluate(predictor.model, Nothing(), predictor.answers, kind).attention for kind in (None, MixtureSelected(1))
+        evaluate_model(predictor.model, Nothing(), predictor.answers, kind).attention
+        for kind in (None, MixtureSelected(1))
     ]
     assert found == ["discrete-softmax", "mixture-selected-1"]

@@ -148,7 +148,7 @@ def test_commands_refuse_a_split_that_is_not_there(place, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_from_one_file_to_a_judged_model(place, tmp_path):
+def test_from_one_file_to_an_evaluated_model(place, tmp_path):
     own, features, run = place / "own.jsonl", tmp_path / "features", tmp_path / "run"
     assert "train: " in command("split", own, "--out", place / "held.jsonl", "--val", 0.2, "--test", 0.2)
     command("features", own, "--backbone", "small", "--size", 16, "--out", features)

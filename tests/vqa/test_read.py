@@ -145,9 +145,9 @@ def test_answers_by_count_and_soft_targets():
     records = [Record(1, "a", "?", ("Yes",) * 3 + ("no",) * 7), Record(2, "a", "?", ("yes",) * 6 + ("a cat",) * 4)]
     answers = Answers.of(records, above=3)
     assert answers.known == ("yes", "no", "cat")
-    assert answers.target(records[0]).tolist() == pytest.approx([0.9, 1.0, 0.0])
-    assert answers.target(Record(3, "a", "?", ("no",))).tolist() == pytest.approx([0, 1, 0])
-    assert answers.target(Record(3, "a", "?", ("dog",))).sum() == 0
+    assert answers.credits(records[0]) == pytest.approx({0: 0.9, 1: 1.0})
+    assert answers.credits(Record(3, "a", "?", ("no",))) == {1: 1.0}
+    assert answers.credits(Record(3, "a", "?", ("dog",))) == {}
     with pytest.raises(Problem, match="another run"):
         check_vocabulary("vocabulary.json", answers.fingerprint, "0" * 16)
 

@@ -1,5 +1,6 @@
 """Training end to end at a tiny size: it learns, resumes bit for bit after kill -9, stops early, and can be asked."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -17,11 +18,11 @@ from regard._problem import Problem
 from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.cli import application
 from regard.scenes import Scenes, write_scenes
-from regard.training import latest
-from regard.vqa.evaluate import evaluate
+from regard.training import Running, latest
+from regard.vqa.evaluate import evaluate_model
+from regard.vqa.evaluate_run import evaluate_run
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore, make_features
-from regard.vqa.judge import judge
 from regard.vqa.mcan import MCAN, ModelSettings, relations, small
 from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
@@ -60,7 +61,7 @@ def place(tmp_path_factory):
 def run(place, out, split="train", **changes):
     records, store = read_questions(place / "scenes", split), FeatureStore.open(place / "features")
     validation = read_questions(place / "scenes", "val")
-    return train(out, records, store, settings(**changes), validation=validation, progress=False)
+    return train(out, records, store, settings(**changes), validation=validation, running=Running(progress=False))
 
 
 def test_trains_evaluates_and_answers(place, tmp_path):
@@ -106,22 +107,22 @@ def test_evaluated_with_another_attention(place, tmp_path):
     trained = load_run(tmp_path)
     examples = Examples(
         read_questions(place / "scenes", "val"),
-        FeatureStore.open(place / "features", trained.backbone_fingerprint),
+        FeatureStore.open(place / "features", trained.features),
         trained.words,
         trained.answers,
         14,
     )
-    own = evaluate(trained.model, examples, trained.answers)
-    chosen = evaluate(trained.model, examples, trained.answers, "mixture-selected-0.05")
+    own = evaluate_model(trained.model, examples, trained.answers)
+    chosen = evaluate_model(trained.model, examples, trained.answers, "mixture-selected-0.05")
     assert (own.attention, chosen.attention) == ("continuous-softmax", "mixture-selected-0.05")
     assert trained.model.attention == "continuous-softmax"
     assert sum(chosen.components.values()) == pytest.approx(100)
     assert not own.components
 
 
-def test_judged_on_every_split(place, tmp_path):
+def test_evaluated_on_every_split(place, tmp_path):
     run(place, tmp_path / "run")
-    said = judge(tmp_path / "run", place / "scenes", ["continuous-softmax"], tmp_path / "numbers")
+    said = evaluate_run(tmp_path / "run", place / "scenes", ["continuous-softmax"], tmp_path / "numbers")
     assert "== val: " in said
     assert "trained with discrete-softmax" in said
     assert "mixture-selected" in said
@@ -132,12 +133,12 @@ def test_judged_on_every_split(place, tmp_path):
     shutil.copy(picture, tmp_path / "new.png")
     row = {"picture": "new.png", "question": "What colour is the ring?", "answer": "red"}
     (tmp_path / "own.jsonl").write_text(json.dumps(row))
-    assert "== own: 1 questions" in judge(tmp_path / "run", tmp_path / "own.jsonl", [])
+    assert "== own: 1 questions" in evaluate_run(tmp_path / "run", tmp_path / "own.jsonl", [])
     with pytest.raises(Problem, match="none of the splits"):
-        judge(tmp_path / "run", tmp_path)
+        evaluate_run(tmp_path / "run", tmp_path)
     shutil.copytree(place / "scenes", tmp_path / "asked")
     next((tmp_path / "asked").rglob("*val*annotations.json")).unlink()
-    said = judge(tmp_path / "run", tmp_path / "asked", attentions=[], out=tmp_path / "unknown")
+    said = evaluate_run(tmp_path / "run", tmp_path / "asked", attentions=[], out=tmp_path / "unknown")
     assert "questions without answers" in said
     assert [p.name for p in (tmp_path / "unknown").iterdir()] == ["val_results.json"]  # answers, and no numbers
 
@@ -154,10 +155,25 @@ def test_another_vocabulary_or_backbone_is_refused(place, tmp_path):
         load_run(tmp_path)
     path.write_text(json.dumps(said))
     save_backbone(make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2), tmp_path / "backbone")
-    with pytest.raises(Problem, match="trained on features of"):
+    with pytest.raises(Problem, match=r"does not make the features that the model was trained on: .*fingerprint"):
         Predictor.load(tmp_path)
     with pytest.raises(Problem, match="no checkpoint"):
         load_run(tmp_path / "none")
+
+
+def test_a_run_from_before_there_were_descriptions(place, tmp_path):
+    """Its config has the backbone's name and a fingerprint, with a mark for stages."""
+    run(place, tmp_path, epochs=1)
+    features = load_run(tmp_path).features
+    path = latest(tmp_path).folder / "config.json"
+    config = json.loads(path.read_text())
+    config["backbone"] = {"name": features.name, "fingerprint": features.weights, "end_to_end": False}
+    path.write_text(json.dumps(config))
+    assert load_run(tmp_path).features == features
+    assert not Predictor.load(tmp_path).stages
+    config["backbone"]["fingerprint"] += "-stages"
+    path.write_text(json.dumps(config))
+    assert load_run(tmp_path).features.stages
 
 
 def test_a_run_and_its_export_are_the_same_model(place, tmp_path):
@@ -225,10 +241,10 @@ def test_end_to_end(place, tmp_path):
     backbone = make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2)
     before = {name: p.clone() for name, p in backbone.named_parameters()}
     store = PixelStore(records.pictures, backbone, "small")
-    train(tmp_path, records, store, settings(epochs=1, batch=4, grouped=True), progress=False)
+    train(tmp_path, records, store, settings(epochs=1, batch=4, grouped=True), running=Running(progress=False))
     moved = load_run(tmp_path).load_backbone()
     assert all(not torch.equal(p, before[name]) for name, p in moved.named_parameters())
-    assert "== val" in judge(tmp_path, place / "scenes", [])
+    assert "== val" in evaluate_run(tmp_path, place / "scenes", [])
     assert Predictor.load(tmp_path).ask(Scenes("val", 1, size=32).picture(0), "What colour is the ring?").answer
     with pytest.raises(Problem, match="without"):
         train(tmp_path, records, store, settings(), validation=records)
@@ -260,11 +276,11 @@ def test_stops_early(place, tmp_path):
 def test_says_what_it_skipped(place, tmp_path):
     records = read_questions(place / "scenes", "train")
     records.pictures.pop(records.records[0].picture)
-    import dataclasses
-
     records.records[3] = dataclasses.replace(records.records[3], question="")
     records.records[5] = dataclasses.replace(records.records[5], picture="unknown")
-    trained = train(tmp_path, records, FeatureStore.open(place / "features"), settings(epochs=1), progress=False)
+    trained = train(
+        tmp_path, records, FeatureStore.open(place / "features"), settings(epochs=1), running=Running(progress=False)
+    )
     assert "question 3 of train has no words" in trained.skipped
     assert "question 5 of train: no features of unknown" in trained.skipped
     with pytest.raises(Problem, match="more than 1000000 times"):
@@ -306,5 +322,17 @@ def test_presets():
     assert preset_training("thesis").model == ModelSettings()
     assert preset_training("small", attention="mixture-2") == small_training(model=small(attention="mixture-2"))
     assert preset_training("relations").model == relations()
-    with pytest.raises(Problem, match=r"no preset 'large'.* thesis, small or relations"):
+    with pytest.raises(Problem, match=r"no preset 'large'.* thesis, small, relations"):
         preset_training("large")
+
+
+def test_a_fresh_run_takes_the_place_of_another(place, tmp_path):
+    records, store = read_questions(place / "scenes", "train"), FeatureStore.open(place / "features")
+    quiet, other = Running(progress=False), settings(epochs=1, above=60)
+    first = train(tmp_path, records, store, settings(epochs=1), running=quiet)
+    with pytest.raises(Problem, match="vocabulary of another run"):
+        train(tmp_path, records, store, other, running=quiet)
+    again = train(tmp_path, records, store, other, running=dataclasses.replace(quiet, resume=False))
+    assert again.fitted.resumed == 0
+    assert again.fitted.steps == first.fitted.steps
+    assert len(load_run(tmp_path).answers) < len(Answers.of(records.records, 2))

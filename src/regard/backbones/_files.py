@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard._files import replacing
-from regard._model_folder import FORMAT, check_format
+from regard._model_folder import CONFIG, FORMAT, WEIGHTS, check_format
 from regard._problem import Problem
 from regard.backbones._backbone import IMAGENET, Backbone, Preparation
 from regard.backbones._lite import FAMILY, NAME, Lite
@@ -20,13 +20,13 @@ from regard.backbones._small import SmallResNet
 from regard.backbones._weights import load_imagenet, load_weights, stored
 from regard.nn import insert_nonlocal
 
-SIZES: dict[str, dict[str, Any]] = {
+SMALL_SIZES: dict[str, dict[str, Any]] = {
     "small": {"widths": [32, 64, 128], "depths": [1, 1, 1]},
     "small-wide": {"widths": [64, 128, 256, 512], "depths": [2, 2, 2, 2]},  # the ResNet-18 of CIFAR papers
 }
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+FOLDER = "backbone"  # where it lies in the folder of a run
 _LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # it was trained on (x - 127) / 128
-_KEYS = {"kind", "format", "family", "options", "name", "class", "nonlocal_after", "dim", "preparation"}
+_BACKBONE_KEYS = {"kind", "format", "family", "options", "name", "class", "nonlocal_after", "dim", "preparation"}
 
 
 def make_backbone(
@@ -49,12 +49,12 @@ def make_backbone(
     [[0, 0]]
     """
     settings: dict[str, Any]
-    if name in SIZES:
-        settings = {"family": "small", "options": {**SIZES[name], **options}}
+    if name in SMALL_SIZES:
+        settings = {"family": "small", "options": {**SMALL_SIZES[name], **options}}
         backbone = Backbone(SmallResNet(**settings["options"]), Preparation(size or 32), settings)
     elif options:
         raise Problem(f"{', '.join(options)}: only the built-in backbones take these. Leave them out for {name}.")
-    elif saved := _saved(Path(name)):
+    elif saved := _saved_folder(Path(name)):
         backbone = _open(saved, pretrained=pretrained)
         if size:
             old = backbone.preparation
@@ -115,7 +115,7 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
         if folder.exists() or folder.is_absolute() or str(source).startswith("."):
             raise Problem(f"{source} is not a folder with a backbone. Check the path, or make one: regard pretrain")
         return make_backbone(str(source))
-    if saved := _saved(folder):
+    if saved := _saved_folder(folder):
         return _open(saved, network)
     config = _config(folder)
     if "model_type" in config:
@@ -123,9 +123,9 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
     raise Problem(f"{source} holds a {config.get('kind', 'model of another kind')}, not a backbone. Name another.")
 
 
-def _saved(folder: Path) -> Path | None:
+def _saved_folder(folder: Path) -> Path | None:
     """Where in a folder, its own or that of a whole run, a backbone was saved by us; None if none was."""
-    for place in (folder / "backbone", folder):
+    for place in (folder / FOLDER, folder):
         if (place / CONFIG).is_file() and _ours(_config(place)).get("kind") == "backbone":
             return place
     return None
@@ -142,7 +142,7 @@ def _open(folder: Path, network: nn.Module | None = None, pretrained: bool = Tru
     config = _config(folder)
     ours = _ours(config)
     check_format(ours, folder / CONFIG)
-    unknown = ours.keys() - _KEYS
+    unknown = ours.keys() - _BACKBONE_KEYS
     if unknown and ours.get("family") != "given":  # whoever gives a module may say more about it
         words = ", ".join(sorted(unknown))
         raise Problem(f"{folder / CONFIG} has keys that this regard does not know: {words}. Take them out.")
@@ -257,7 +257,7 @@ def _transformers(name: str, size: int | None, pretrained: bool) -> Backbone:
         mean, std = _statistics(name)
     except (OSError, ValueError, RuntimeError) as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        known = ", ".join(SIZES)
+        known = ", ".join(SMALL_SIZES)
         raise Problem(f"{name} is no backbone: {why} Use {known}, a saved folder, or a transformers model.") from error
     wanted = getattr(config, "image_size", 224)
     size = size or (wanted if isinstance(wanted, int) else wanted[0])

@@ -54,7 +54,7 @@ class Lite(nn.Module):
         last = len(_STAGES) - 1
         depths = [n if i in (0, last) else math.ceil(deeper * n) for i, (*_, n) in enumerate(_STAGES)]
         rates = (_DROP * i / sum(depths) for i in range(sum(depths)))
-        self.stem = _layer(3, _STEM, 3, 2, self.size)
+        self.stem = _conv_norm(3, _STEM, 3, 2, self.size)
         inputs, side = _STEM, math.ceil(self.size / 2)
         for i, ((kernel, stride, expansion, width, _), depth) in enumerate(zip(_STAGES, depths, strict=True)):
             stage = nn.Sequential()
@@ -62,7 +62,7 @@ class Lite(nn.Module):
                 stage.append(_Block(inputs, _rounded(width * wider), kernel, stride, expansion, side, next(rates)))
                 inputs, side, stride = _rounded(width * wider), math.ceil(side / stride), 1
             self.add_module(f"layer{i + 1}", stage)
-        self.head = _layer(inputs, _HEAD)
+        self.head = _conv_norm(inputs, _HEAD)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 out = module.weight[0, 0].numel() * module.out_channels // module.groups
@@ -95,9 +95,9 @@ class _Block(nn.Module):
         super().__init__()
         wide = inputs * expansion
         self.rate, self.residual = rate, stride == 1 and inputs == outputs
-        self.expand = _layer(inputs, wide) if expansion > 1 else nn.Identity()
-        self.filter = _layer(wide, wide, kernel, stride, side, groups=wide)
-        self.project = _layer(wide, outputs, active=False)
+        self.expand = _conv_norm(inputs, wide) if expansion > 1 else nn.Identity()
+        self.filter = _conv_norm(wide, wide, kernel, stride, side, groups=wide)
+        self.project = _conv_norm(wide, outputs, active=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's map."""
@@ -110,7 +110,7 @@ class _Block(nn.Module):
         return x + y
 
 
-def _layer(
+def _conv_norm(
     inputs: int, outputs: int, kernel: int = 1, stride: int = 1, side: int = 1, groups: int = 1, active: bool = True
 ) -> nn.Sequential:
     """A convolution without bias, padded as for maps of `side`, its batch norm, and ReLU6 if it is active."""

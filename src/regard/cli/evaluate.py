@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import typer
-
-# The "kind" in a folder's config.json: the module and the function that judges it, (model, data, test, out) -> None.
-KINDS = {
-    "backbone": ("regard.cli.evaluate", "evaluate_backbone"),
-    "swav": ("regard.cli.evaluate", "evaluate_backbone"),
-    "vqa": ("regard.cli.evaluate_vqa", "evaluate_vqa"),
-}
 
 
 def add(app: typer.Typer) -> None:
@@ -28,7 +19,7 @@ def evaluate(
     test: Path = typer.Option(None, help="Data to test on; else a part of the data is kept for it."),
     out: Path = typer.Option(None, help="Also write the numbers here, as JSON."),
 ) -> None:
-    """Judge a model on labelled data that it has not seen.
+    """Evaluate a model on labelled data that it has not seen.
 
     A backbone: nearest neighbours and a linear probe, with the untrained one and raw pixels beside it, and intervals. A
     model that answers: the official accuracy, attention quality, and other attentions.
@@ -41,20 +32,17 @@ def evaluate(
 
     config = read_config(model)
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
-    if kind not in KINDS:
-        raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of {', '.join(sorted(KINDS))}.")
-    module, name = KINDS[kind]
-    judge: Callable[[Path, Path | None, Path | None, Path | None], None] = getattr(import_module(module), name)
-    judge(model, data, test, out)
+    if kind not in EVALUATIONS:
+        raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of {', '.join(sorted(EVALUATIONS))}.")
+    EVALUATIONS[kind](model, data, test, out)
 
 
-def evaluate_backbone(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
+def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
     """k-NN and linear probe."""
     from regard._files import replacing
     from regard.backbones import load_backbone
     from regard.pictures import Pictures, open_pictures
-    from regard.swav import digits
-    from regard.swav import evaluate as judge
+    from regard.swav import digits, evaluate_backbone
 
     learn: Pictures
     check: Pictures | None
@@ -63,9 +51,26 @@ def evaluate_backbone(model: Path, data: Path | None, test: Path | None, out: Pa
         typer.echo("No data given: scikit-learn's digits.")
     else:
         learn, check = open_pictures(data), None if test is None else open_pictures(test)
-    report = judge(load_backbone(model), learn, check)
-    typer.echo(report.table())
+    evaluation = evaluate_backbone(load_backbone(model), learn, check)
+    typer.echo(evaluation.table())
     if out is not None:
         with replacing(out) as beside:
-            beside.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
+            beside.write_text(json.dumps(evaluation.as_dict(), indent=2) + "\n")
         typer.echo(f"Numbers: {out}")
+
+
+def _of_questions(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
+    """Accuracy and attention quality, with the attention it was trained with and with others."""
+    from regard._problem import Problem
+    from regard.vqa.evaluate_run import evaluate_run
+
+    questions = test or data
+    if questions is None:
+        raise Problem("this model answers questions: say which. Example: regard evaluate out/vqa out/scenes")
+    typer.echo(evaluate_run(model, questions, out=out))
+    if out is not None:
+        typer.echo(f"Numbers and answers: {out}")
+
+
+# By the "kind" in a folder's config.json.
+EVALUATIONS = {"backbone": _of_pictures, "swav": _of_pictures, "vqa": _of_questions}

@@ -28,10 +28,10 @@ def backbone(
         regard export backbone out/photos --out my-backbone
     """
     from regard.backbones import fingerprint, load_backbone
-    from regard.swav import load_run
+    from regard.swav import load_pretraining
     from regard.training import latest
 
-    made = load_run(run).backbone if latest(run) is not None else load_backbone(run)
+    made = load_pretraining(run).backbone if latest(run) is not None else load_backbone(run)
     folder = made.save_pretrained(out, card=made.card(out.resolve().name, license=license))
     typer.echo(f"{folder}: {made.dim} features, fingerprint {fingerprint(made)}")
 

@@ -60,6 +60,8 @@ def features(
         out, found, network, name=str(kept.resolve()), stages=stages, batch=batch, progress=progress
     )
     height, width, dim = store.shape
-    typer.echo(f"{len(store.names)} pictures, {height} x {width} x {dim}, fingerprint {store.fingerprint}: {out}")
+    typer.echo(
+        f"{len(store.names)} pictures, {height} x {width} x {dim}, fingerprint {store.description.fingerprint}: {out}"
+    )
     if skipped:
         typer.echo(str(skipped))

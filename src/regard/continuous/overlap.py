@@ -35,7 +35,7 @@ def ellipse_ellipse(offset: Tensor, ellipse: Tensor, basis: Tensor, p: int, chor
     # t = mu + A u is inside psi when |T u + e| <= 1. A and B are lower triangular, so T is, and u1 alone decides z1.
     to_z, e = into @ out, _small.transform(offset, into.mT)
     peak = ball_constant(d, 1) * into.diagonal(dim1=-2, dim2=-1).prod(-1)
-    u, z, weight = _nodes(to_z, e, p, chords)
+    u, z, weight = _overlap_nodes(to_z, e, p, chords)
     weight = weight * ball_constant(d, p)
     value = (weight * (1 - z.square().sum(-1))).sum((-1, -2))
     weighted = (weight.unsqueeze(-1) * z).flatten(-3, -2)
@@ -47,7 +47,7 @@ def ellipse_ellipse(offset: Tensor, ellipse: Tensor, basis: Tensor, p: int, chor
     return value * peak, by_mean, (by_covariance + by_covariance.mT) / 2
 
 
-def _nodes(to_z: Tensor, e: Tensor, p: int, chords: int | None) -> tuple[Tensor, Tensor, Tensor]:
+def _overlap_nodes(to_z: Tensor, e: Tensor, p: int, chords: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Points u, z (..., N, Q, R, d) of the overlap and their weights (..., N, Q, R), which include the density."""
     x, w = gauss_legendre(p + 3, e)
     if e.shape[-1] == 1:

@@ -26,7 +26,11 @@ from regard.explore._samples import Sample
 from regard.explore._uploads import decode, read_form
 from regard.explore._work import Busy, Workers
 
-KINDS = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+}
 TROUBLE: dict[int | str, dict[str, Any]] = {
     413: {"model": Trouble, "description": "Larger than the server takes"},
     422: {"model": Trouble, "description": "Something about the request is wrong; the message says what"},
@@ -167,7 +171,7 @@ async def _timed(workers: Workers, job: Callable[[], dict[str, Any]]) -> Respons
 def _serve_the_page(app: FastAPI, samples: dict[str, Sample]) -> None:
     """The files of the page are read once, here: a request names one of them, and never a path."""
     folder = files("regard.explore") / "static"
-    page = {f.name: (f.read_bytes(), KINDS[f.name.rpartition(".")[2]]) for f in folder.iterdir() if "." in f.name}
+    page = {f.name: (f.read_bytes(), MEDIA_TYPES[f.name.rpartition(".")[2]]) for f in folder.iterdir() if "." in f.name}
 
     def served(name: str) -> Response:
         if name not in page:

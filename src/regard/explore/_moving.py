@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._rounded import rounded
 from regard.explore._asked import Batch, Histograms, Points
 from regard.maps.transport import sinkhorn
 from regard.wasserstein import entropic_wasserstein, histogram_wasserstein
 
 LADDER = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002]
-MOST = 300  # iterations of Sinkhorn; the page says when they were not enough
-ENOUGH = 1e-3
+ITERATIONS = 300  # iterations of Sinkhorn; the page says when they were not enough
+RESIDUAL = 1e-3
 
 
 def move(asked: Points | Histograms) -> dict[str, Any]:
@@ -26,12 +27,12 @@ def move(asked: Points | Histograms) -> dict[str, Any]:
     else:
         n, m = len(asked.a), len(asked.b)
         x, y = ((torch.arange(k, dtype=torch.float64)[:, None] + 0.5) / k for k in (n, m))
-        a, b = (_shares(h) for h in (asked.a, asked.b))
+        a, b = (_bar_shares(h) for h in (asked.a, asked.b))
         exact = float(histogram_wasserstein(a, b, x.flatten(), p=2)) if n == m else None
     cost = torch.cdist(x, y).square()
-    found = sinkhorn(-cost, asked.eps, MOST, ENOUGH, a, b)
+    found = sinkhorn(-cost, asked.eps, ITERATIONS, RESIDUAL, a, b)
     return {
-        "plan": _numbers(found.plan),
+        "plan": rounded(found.plan),
         "distance": _distance(found.plan, cost),
         "residual": float(found.residual),
         "iterations": found.iterations,
@@ -43,8 +44,8 @@ def move(asked: Points | Histograms) -> dict[str, Any]:
 
 def _rung(x: Tensor, y: Tensor, a: Tensor, b: Tensor, cost: Tensor, eps: float) -> dict[str, float]:
     """The cost of the entropic plan, and the distance without the bias of the entropy, at one eps."""
-    plan = sinkhorn(-cost, eps, MOST, ENOUGH, a, b).plan
-    divergence = entropic_wasserstein(x, y, eps, 2, a, b, iterations=MOST, tol=ENOUGH)
+    plan = sinkhorn(-cost, eps, ITERATIONS, RESIDUAL, a, b).plan
+    divergence = entropic_wasserstein(x, y, eps, 2, a, b, iterations=ITERATIONS, tol=RESIDUAL)
     return {"eps": eps, "distance": _distance(plan, cost), "debiased": round(float(divergence), 6)}
 
 
@@ -62,7 +63,7 @@ def _assigned(x: Tensor, y: Tensor) -> float | None:
         return None
 
 
-def _shares(heights: list[float]) -> Tensor:
+def _bar_shares(heights: list[float]) -> Tensor:
     """Heights of bars as a distribution; bars without any height count as even."""
     h = torch.tensor(heights, dtype=torch.float64)
     return h / h.sum() if float(h.sum()) > 0 else torch.full_like(h, 1 / len(h))
@@ -83,18 +84,13 @@ def assign(asked: Batch) -> dict[str, Any]:
     nearest = torch.nn.functional.one_hot(scores.argmax(1), asked.prototypes).double().mean(0)
     codes = found.weights
     return {
-        "samples": _numbers(angle),
-        "prototypes": _numbers(towards),
-        "scores": _numbers(scores),
-        "codes": _numbers(codes),
-        "shares": _numbers(codes.mean(0)),
-        "nearest": _numbers(nearest),
+        "samples": rounded(angle),
+        "prototypes": rounded(towards),
+        "scores": rounded(scores),
+        "codes": rounded(codes),
+        "shares": rounded(codes.mean(0)),
+        "nearest": rounded(nearest),
         "residual": float(found.residual),
         "iterations": found.iterations,
         "converged": bool(found.converged),
     }
-
-
-def _numbers(x: Tensor) -> Any:
-    values = x.tolist()
-    return [[round(v, 6) for v in r] if isinstance(r, list) else round(r, 6) for r in values]

@@ -9,16 +9,19 @@ import torch
 from torch import Tensor
 
 from regard import continuous as C
+from regard._rounded import rounded
+from regard.continuous.members import describe_density
 from regard.explore._asked import Box, Play
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.structured import tvmax
 from regard.maps.transport import sinkhorn
+from regard.vqa.kinds import Continuous, Discrete, MixtureOf, MixtureSelected
 
 FINE = 96  # points along a side where a density is measured
 
 
 def play(asked: Play) -> dict[str, Any]:
-    """Every map and density of the blobs' scores, each with its entropy, support and mass in the box."""
+    """Every map and density of the blobs' scores, each with its label, entropy, support and mass in the box."""
     side = asked.cells
     cells = C.grid(side, side)
     bumps = _bumps(asked, cells.points)
@@ -30,7 +33,7 @@ def play(asked: Play) -> dict[str, Any]:
         "entmax": weights,
         "sparsemax": sparsemax(scores),
         "tvmax": tvmax(scores.view(side, side), asked.gamma).flatten(),
-        "sinkhorn": _shares(bumps, asked.eps)[chosen],
+        "sinkhorn": _blob_shares(bumps, asked.eps)[chosen],
     }
     gaussian, paraboloid = C.match_moments(weights, cells, 1), C.match_moments(weights, cells, 2)
     starts = torch.Generator().manual_seed(0)
@@ -46,9 +49,30 @@ def play(asked: Play) -> dict[str, Any]:
         "effective-gaussian": operator @ gaussian.expect(basis),
         "effective-paraboloid": operator @ paraboloid.expect(basis),
     }
-    panels = {name: _of_weights(w, side, asked.box) for name, w in (maps | effective).items()}
+    panels = {name: _of_weights(w, side, asked.box) for name, w in maps.items()}
     panels |= {name: _of_density(d, asked.box) for name, d in densities.items()}
-    return {"scores": _rows(scores, side), "panels": panels}
+    panels |= {name: _of_weights(w, side, asked.box) for name, w in effective.items()}
+    labels = _labels(asked, len(panels["selected"]["density"]["components"]))
+    panels = {name: {"label": labels[name]} | panel for name, panel in panels.items()}
+    return {"scores": rounded(scores.view(side, side)), "panels": panels}
+
+
+def _labels(asked: Play, selected: int) -> dict[str, str]:
+    """What the page writes over each panel; `selected` is the number of components that was chosen."""
+    softmax_density, sparsemax_density = Continuous("softmax").label, Continuous("sparsemax").label
+    return {
+        "softmax": "softmax",
+        "entmax": f"entmax {asked.alpha:g}",
+        "sparsemax": "sparsemax",
+        "tvmax": Discrete("tvmax").label,
+        "sinkhorn": "Sinkhorn, focused blob",
+        "gaussian": softmax_density,
+        "paraboloid": sparsemax_density,
+        "mixture": MixtureOf(asked.components).label,
+        "selected": f"{MixtureSelected().label} = {selected}",
+        "effective-gaussian": f"effective weights, {softmax_density}",
+        "effective-paraboloid": f"effective weights, {sparsemax_density}",
+    }
 
 
 def _bumps(asked: Play, points: Tensor) -> Tensor:
@@ -58,7 +82,7 @@ def _bumps(asked: Play, points: Tensor) -> Tensor:
     return numbers[:, 3:] * torch.exp(-distance / (2 * numbers[:, 2:3].square()))
 
 
-def _shares(bumps: Tensor, eps: float) -> Tensor:
+def _blob_shares(bumps: Tensor, eps: float) -> Tensor:
     """How the blobs share out the cells when each cell must be used as much as any other."""
     return sinkhorn(bumps, eps, iterations=100, tol=1e-3).weights
 
@@ -69,10 +93,10 @@ def _of_weights(w: Tensor, side: int, box: Box | None) -> dict[str, Any]:
     p = positive / positive.sum().clamp_min(1e-12)
     bits = float(torch.special.entr(p).sum()) / math.log(2) - math.log2(len(w))
     return {
-        "weights": _rows(w, side),
-        "entropy": _round(bits),
-        "support": _round(float((w > 1e-9).double().mean())),
-        "mass": None if box is None else _round(float((w * _overlap(side, box)).sum())),
+        "weights": rounded(w.view(side, side)),
+        "entropy": rounded(bits),
+        "support": rounded(float((w > 1e-9).double().mean())),
+        "mass": None if box is None else rounded(float((w * _overlap(side, box)).sum())),
     }
 
 
@@ -81,25 +105,10 @@ def _of_density(density: C.Density, box: Box | None) -> dict[str, Any]:
     points = torch.cartesian_prod(fine, fine).flip(-1)
     p = density.pdf(points)
     return {
-        "density": described(density),
-        "entropy": _round(float(density.entropy()) / math.log(2)),
-        "support": _round(float((p > 0).double().mean())),
-        "mass": None if box is None else _round(float((p * _overlap(FINE, box)).mean())),
-    }
-
-
-def described(density: C.Density) -> dict[str, Any]:
-    """A density as plain numbers: the form that a prediction has."""
-    parts = density.parts if isinstance(density, C.Mixture) else density
-    shares = density.mixing.reshape(-1).tolist() if isinstance(density, C.Mixture) else [1.0]
-    means, covariances = parts.mean.reshape(-1, 2).tolist(), parts.covariance.reshape(-1, 2, 2).tolist()
-    return {
-        "family": type(parts).__name__.lower(),
-        "components": [
-            {"share": share, "mean": mean, "covariance": covariance}
-            for share, mean, covariance in zip(shares, means, covariances, strict=True)
-            if share > 0
-        ],
+        "density": describe_density(density),
+        "entropy": rounded(float(density.entropy()) / math.log(2)),
+        "support": rounded(float((p > 0).double().mean())),
+        "mass": None if box is None else rounded(float((p * _overlap(FINE, box)).mean())),
     }
 
 
@@ -112,11 +121,3 @@ def _overlap(side: int, box: Box) -> Tensor:
         return (edges[1:].clamp_max(high) - edges[:-1].clamp_min(low)).clamp_min(0) * side
 
     return (along(box.top, box.bottom)[:, None] * along(box.left, box.right)).flatten()
-
-
-def _rows(w: Tensor, side: int) -> list[list[float]]:
-    return [[_round(x) for x in row] for row in w.view(side, side).tolist()]
-
-
-def _round(x: float) -> float:
-    return round(x, 6) if math.isfinite(x) else 0.0

@@ -27,7 +27,7 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def application(checkpoint: Path | None, host: str, limits: Limits | None = None) -> FastAPI:
+def explore_app(checkpoint: Path | None, host: str, limits: Limits | None = None) -> FastAPI:
     """The application with the model of a checkpoint, or without one and a hint how to get it."""
     from regard.explore._app import create_app
     from regard.explore._limits import Limits
@@ -67,7 +67,7 @@ def serve(
 
     # The workers are the parallelism; threads inside each operation would only get in each other's way.
     torch.set_num_threads(1)
-    app = application(checkpoint, host)
+    app = explore_app(checkpoint, host)
     play(Play(blobs=[Blob(x=0.5, y=0.5)]))  # the first call of many an operation is slow: not in front of a visitor
     server = uvicorn.Server(
         uvicorn.Config(app, host, port, log_level="warning", limit_concurrency=500, timeout_keep_alive=10)

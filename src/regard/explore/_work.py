@@ -48,7 +48,3 @@ class Workers:
         except asyncio.CancelledError:
             await asyncio.wait([running])
             raise
-
-    def close(self) -> None:
-        """Let the threads end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -56,7 +56,7 @@ def learn_alpha(model: nn.Module, alpha: float = 1.5) -> list[str]:
     return new
 
 
-def restore(model: Any) -> None:
+def restore_alphas(model: Any) -> None:
     """Make the alphas that the configuration of a new model names, so that weights can be loaded into them."""
     names: dict[str, int] = getattr(model.config, "regard_alpha", None) or {}
     modules = dict(model.named_modules())

@@ -27,7 +27,7 @@ def mark(module: nn.Module, heads: int) -> None:
         module.__dict__["regard_heads"] = int(heads)
 
 
-def ask(model: nn.Module, wanted: bool) -> None:
+def want_weights(model: nn.Module, wanted: bool) -> None:
     """Tell every attention in `model` that its weights are wanted, or no longer."""
     for module in model.modules():
         if wanted:

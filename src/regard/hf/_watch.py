@@ -16,7 +16,7 @@ from torch import nn
 
 from regard import _check
 from regard.hf import _alpha, _masks
-from regard.hf._reach import PREFIX, ask, calls_interface, implementation, reach
+from regard.hf._reach import PREFIX, calls_interface, implementation, reach, want_weights
 
 
 def install() -> None:
@@ -46,17 +46,17 @@ def _prepare(model: Any, name: str, is_new: bool) -> None:
     _refuse_classes(model, name)
     _masks.note(model)
     if is_new:
-        model.__dict__["post_init"] = functools.partial(_made, model, name)
+        model.__dict__["post_init"] = functools.partial(_finish, model, name)
     else:
         _watch(model)
 
 
-def _made(model: Any, name: str) -> None:
+def _finish(model: Any, name: str) -> None:
     """Take the place of `post_init` in one model: do what it does, then what needs the modules to be there."""
     del model.__dict__["post_init"]
     model.post_init()
     if name == "regard_entmax":
-        _alpha.restore(model)
+        _alpha.restore_alphas(model)
     _watch(model)
 
 
@@ -87,9 +87,9 @@ def _before(model: nn.Module, _: Any, keywords: dict[str, Any]) -> None:
     if torch.compiler.is_compiling():
         return
     if model.__dict__.pop("regard_asked", False):  # the last pass has raised
-        ask(model, False)
+        want_weights(model, False)
     if keywords.get("output_attentions") and "regard_wanted" not in model.__dict__:
-        ask(model, True)
+        want_weights(model, True)
         model.__dict__["regard_asked"] = True
 
 
@@ -98,7 +98,7 @@ def _after(model: nn.Module, *_: Any) -> None:
     if torch.compiler.is_compiling():
         return
     if model.__dict__.pop("regard_asked", False):
-        ask(model, False)
+        want_weights(model, False)
     if "regard_seen" in model.__dict__:
         return
     model.__dict__["regard_seen"] = True
@@ -121,10 +121,10 @@ def _refuse_classes(model: nn.Module, name: str) -> None:
         for attribute, classes in vars(sys.modules.get(cls.__module__, object)).items():
             if attribute.endswith("ATTENTION_CLASSES") and isinstance(classes, dict) and "eager" in classes:
                 known = tuple(key for key in classes if not str(key).startswith(PREFIX))
-                classes.setdefault(name, functools.partial(_refuse, type(model).__name__, name, known))
+                classes.setdefault(name, functools.partial(_refuse_model, type(model).__name__, name, known))
 
 
-def _refuse(model: str, name: str, known: tuple[str, ...], *_: Any, **__: Any) -> NoReturn:
+def _refuse_model(model: str, name: str, known: tuple[str, ...], *_: Any, **__: Any) -> NoReturn:
     _check.complain(
         "attn_implementation",
         f"{name!r} for {model}",

@@ -84,7 +84,7 @@ def fill(module: nn.Module, made: Weights, left: Weights, model: str) -> None:
     module.load_state_dict(made)
 
 
-class Taken:
+class Supply:
     """Weights that are taken one by one: what nobody has taken is left over."""
 
     def __init__(self, weights: Weights, model: str) -> None:

@@ -13,7 +13,7 @@ from regard.importers._named import Named
 from regard.nn.learned import Entmax
 
 FREE, ITSELF = "pre_alpha", "alpha_chooser"
-LEAST, MOST = 1.01, 2.0  # what adaptively sparse transformers clamp alpha to
+LEAST, MOST_ALPHA = 1.01, 2.0  # what adaptively sparse transformers clamp alpha to
 
 
 def entmax_alphas(state: Mapping[str, Any]) -> dict[str, Entmax]:
@@ -33,15 +33,15 @@ def entmax_alphas(state: Mapping[str, Any]) -> dict[str, Entmax]:
     for name in sorted(named.left):
         owner, _, last = name.rpartition(".")
         if last == FREE:
-            found[owner] = _made(name, (1 + named.take(name).sigmoid()).clamp(LEAST, MOST))
+            found[owner] = _with_alpha(name, (1 + named.take(name).sigmoid()).clamp(LEAST, MOST_ALPHA))
         elif last == ITSELF:
-            found[owner] = _made(name, named.take(name))
+            found[owner] = _with_alpha(name, named.take(name))
     if not found:
         _check.complain("state", "no alphas", f"names that end in {FREE} or {ITSELF}", "Is alpha learned there?")
     return found
 
 
-def _made(name: str, alpha: Tensor) -> Entmax:
+def _with_alpha(name: str, alpha: Tensor) -> Entmax:
     if alpha.numel() != max(alpha.shape, default=1) or not bool((alpha > 1).all()):
         got = f"{name} of shape {tuple(alpha.shape)}, from {float(alpha.min()):.6g} on"
         _check.complain("state", got, "one alpha above 1 for each head", "Softmax itself is regard.softmax.")

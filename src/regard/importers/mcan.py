@@ -10,12 +10,12 @@ import torch
 
 from regard import _check
 from regard._problem import Problem
-from regard.importers._weights import Taken, Weights, count_of, fill, read_weights, shape_of
+from regard.importers._weights import Supply, Weights, count_of, fill, read_weights, shape_of
 
 if TYPE_CHECKING:  # other importers need fewer packages
     from regard.vqa.mcan import MCAN
 
-_MODEL = "MILVLG's MCAN"
+_MCAN = "MILVLG's MCAN"
 _LSTM = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
@@ -46,12 +46,12 @@ def read_mcan(
     from regard.vqa.mcan import MCAN, ModelSettings
 
     weights = read_weights(source)
-    vocabulary, words = shape_of(weights, "embedding.weight", _MODEL)
-    width, features = shape_of(weights, "img_feat_linear.weight", _MODEL)
-    answers, fused = shape_of(weights, "proj.weight", _MODEL)
-    flat = shape_of(weights, "attflat_img.mlp.fc.linear.weight", _MODEL)[0]
+    vocabulary, words = shape_of(weights, "embedding.weight", _MCAN)
+    width, features = shape_of(weights, "img_feat_linear.weight", _MCAN)
+    answers, fused = shape_of(weights, "proj.weight", _MCAN)
+    flat = shape_of(weights, "attflat_img.mlp.fc.linear.weight", _MCAN)[0]
     for name in ("attflat_img", "attflat_lang"):
-        glimpses = shape_of(weights, f"{name}.mlp.linear.weight", _MODEL)[0]
+        glimpses = shape_of(weights, f"{name}.mlp.linear.weight", _MCAN)[0]
         if glimpses != 1:
             raise Problem(f"{name} has {glimpses} glimpses, and the output attention of regard one. No place for it.")
     layers = count_of(weights, "backbone.enc_list.")
@@ -65,7 +65,7 @@ def read_mcan(
         width=width,
         heads=heads,
         layers=layers,
-        feed_forward=shape_of(weights, "backbone.enc_list.0.ffn.mlp.fc.linear.weight", _MODEL)[0],
+        feed_forward=shape_of(weights, "backbone.enc_list.0.ffn.mlp.fc.linear.weight", _MCAN)[0],
         flat=flat,
         fused=fused,
         dropout=dropout,
@@ -73,14 +73,14 @@ def read_mcan(
         unbiased_norm=True,
     )
     model = MCAN(settings, vocabulary=vocabulary, answers=answers, cells=cells, features=features)
-    take = Taken(weights, _MODEL)
+    take = Supply(weights, _MCAN)
     made = _translated(take, layers)
     made |= {name: getattr(model, name) for name in ("feature_mean", "feature_scale")}  # their features are as they are
-    fill(model, made, take.left, _MODEL)
+    fill(model, made, take.left, _MCAN)
     return model.eval()
 
 
-def _translated(take: Taken, layers: int) -> Weights:
+def _translated(take: Supply, layers: int) -> Weights:
     made: Weights = {"embedding.weight": take("embedding.weight")}
 
     def linear(ours: str, theirs: str) -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from regard import _check
 from regard.importers._named import Named
-from regard.nn.non_local import Kind, NonLocal, NonLocal1d, NonLocal2d, NonLocal3d
+from regard.nn.non_local import NonLocal, NonLocal1d, NonLocal2d, NonLocal3d, PairwiseName
 
-_BLOCKS: tuple[type[NonLocal], ...] = (NonLocal1d, NonLocal2d, NonLocal3d)
+_BY_DIMENSIONS: tuple[type[NonLocal], ...] = (NonLocal1d, NonLocal2d, NonLocal3d)
 _CELLS = ((2,), (2, 2), (1, 2, 2))  # of mmcv's sub_sample
 
 Scale = float | Literal["published"] | None
@@ -49,7 +49,7 @@ def mmcv_nonlocal(
     _check.choice("affinity", affinity, ("embedded_gaussian", "dot_product"))
     named = Named("state", state, prefix, "mmcv's block")
     pooled = "0." if "g.0.conv.weight" in named else ""
-    kind: Kind = affinity
+    kind: PairwiseName = affinity
     if "theta.conv.weight" not in named:
         kind = "gaussian"
     elif "concat_project.conv.weight" in named:
@@ -62,7 +62,7 @@ def mmcv_nonlocal(
     if "conv_out.bn.weight" in named:
         names = ("weight", "bias", "running_mean", "running_var")
         norm = {name: named.take(f"conv_out.bn.{name}", (channels,)) for name in names}
-    block = _BLOCKS[dimensions - 1](
+    block = _BY_DIMENSIONS[dimensions - 1](
         channels,
         kind,
         inner=inner,
@@ -116,7 +116,7 @@ def caffe2_nonlocal(
         weights["out"] = weight * each, norm["bias"] + (0 if bias is None else bias * norm["weight"])
         norm = None
     named.done()
-    block = _BLOCKS[dimensions - 1](
+    block = _BY_DIMENSIONS[dimensions - 1](
         channels,
         affinity,
         inner=inner,
@@ -128,10 +128,10 @@ def caffe2_nonlocal(
     return _filled(block, weights, norm, named)
 
 
-_Layer = tuple[Tensor, Tensor | None]
+_Weights = tuple[Tensor, Tensor | None]
 
 
-def _layer(named: Named, name: str, weight: str = ".weight", bias: str = ".bias") -> _Layer:
+def _layer(named: Named, name: str, weight: str = ".weight", bias: str = ".bias") -> _Weights:
     """Weight and bias of a convolution; without a norm after it there is always one in these layouts."""
     return named.take(name + weight), named.take(name + bias) if name + bias in named else None
 
@@ -144,7 +144,7 @@ def _sizes(named: Named, weight: Tensor) -> tuple[int, int, int]:
     return weight.dim() - 2, weight.shape[0], weight.shape[1]
 
 
-def _filled(block: NonLocal, weights: dict[str, _Layer], norm: dict[str, Tensor] | None, named: Named) -> NonLocal:
+def _filled(block: NonLocal, weights: dict[str, _Weights], norm: dict[str, Tensor] | None, named: Named) -> NonLocal:
     """The block with these weights, none of them left as it was made."""
     state: dict[str, Tensor] = {}
     for name, (weight, bias) in weights.items():

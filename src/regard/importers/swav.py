@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._problem import Problem
-from regard.importers._weights import Taken, Weights, count_of, fill, read_weights, shape_of
+from regard.importers._weights import Supply, Weights, count_of, fill, read_weights, shape_of
 
 if TYPE_CHECKING:  # other importers need fewer packages
     from regard.backbones import Backbone
     from regard.swav import Swav
 
-_MODEL = "facebook's SwAV"
+_SWAV = "facebook's SwAV"
 _HEADS = re.compile(r"prototypes\.prototypes(\d+)\.weight")
 
 
@@ -38,13 +38,13 @@ def read_swav(source: Path | str | Mapping[str, Any], *, head: int | None = None
 
     weights = read_weights(source)
     backbone = _backbone(weights, size)
-    take = Taken(weights, _MODEL)
-    fill(backbone.network, _renamed(take), {}, _MODEL)
+    take = Supply(weights, _SWAV)
+    fill(backbone.network, _renamed(take), {}, _SWAV)
     if "projection_head.weight" in take.left:
         raise Problem("projection_head is one layer, and that of regard two with a norm between. No place for it.")
-    hidden = shape_of(weights, "projection_head.0.weight", _MODEL)[0]
-    dim = shape_of(weights, "projection_head.3.weight", _MODEL)[0]
-    prototypes = take(_chosen(weights, head))
+    hidden = shape_of(weights, "projection_head.0.weight", _SWAV)[0]
+    dim = shape_of(weights, "projection_head.3.weight", _SWAV)[0]
+    prototypes = take(_prototypes_of(weights, head))
     for name in list(take.left):  # who chooses one set leaves the others out
         if _HEADS.fullmatch(name):
             take(name)
@@ -55,12 +55,12 @@ def read_swav(source: Path | str | Mapping[str, Any], *, head: int | None = None
         made[f"1.{part}"] = take(f"projection_head.1.{part}")
     made["1.running_mean"] = made["1.running_mean"] - bias
     made |= {f"3.{part}": take(f"projection_head.3.{part}") for part in ("weight", "bias")}
-    fill(task.projection, made, {}, _MODEL)
-    fill(task.prototypes, {"weight": prototypes}, take.left, _MODEL)
+    fill(task.projection, made, {}, _SWAV)
+    fill(task.prototypes, {"weight": prototypes}, take.left, _SWAV)
     return task
 
 
-def _chosen(weights: Weights, head: int | None) -> str:
+def _prototypes_of(weights: Weights, head: int | None) -> str:
     """The name of the prototypes."""
     sets = sorted(int(found[1]) for name in weights if (found := _HEADS.fullmatch(name)))
     if not sets:
@@ -78,11 +78,11 @@ def _backbone(weights: Weights, size: int) -> Backbone:
 
     from regard.backbones import Backbone, Preparation
 
-    stem = shape_of(weights, "conv1.weight", _MODEL)[0]
+    stem = shape_of(weights, "conv1.weight", _SWAV)[0]
     stages = [f"layer{i}." for i in range(1, 1 + count_of(weights, "layer"))]
     config = transformers.ResNetConfig(
         embedding_size=stem,
-        hidden_sizes=[shape_of(weights, f"{stage}0.conv3.weight", _MODEL)[0] for stage in stages],
+        hidden_sizes=[shape_of(weights, f"{stage}0.conv3.weight", _SWAV)[0] for stage in stages],
         depths=[count_of(weights, stage) for stage in stages],
         layer_type="bottleneck",
     )
@@ -90,7 +90,7 @@ def _backbone(weights: Weights, size: int) -> Backbone:
     return Backbone(network, Preparation(size), {"family": "transformers", "class": "ResNetModel"})
 
 
-def _renamed(take: Taken) -> Weights:
+def _renamed(take: Supply) -> Weights:
     """The weights of the backbone under transformers' names."""
     made: Weights = {}
     for name in list(take.left):

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from regard import _check
-from regard.nn.non_local import Kind, NonLocal, NonLocal1d, NonLocal2d, NonLocal3d
+from regard.nn.non_local import NonLocal, NonLocal1d, NonLocal2d, NonLocal3d, PairwiseName
 
 Position = str | tuple[int, int]
 
@@ -23,7 +23,7 @@ _SHORTCUTS = ("shortcut", "downsample")
 def insert_nonlocal(
     model: nn.Module,
     after: Position | Iterable[Position] = (2, -2),
-    affinity: Kind = "embedded_gaussian",
+    affinity: PairwiseName = "embedded_gaussian",
     **options: Any,
 ) -> list[str]:
     """Insert non-local blocks (7.1) after residual blocks of a ResNet, in place, and return the names of the modules.
@@ -114,7 +114,7 @@ def _stages(model: nn.Module) -> Iterator[list[str]]:
             return
 
 
-def _make(residual: nn.Module, name: str, affinity: Kind, options: dict[str, Any]) -> NonLocal:
+def _make(residual: nn.Module, name: str, affinity: PairwiseName, options: dict[str, Any]) -> NonLocal:
     convolutions = [
         m
         for path, m in residual.named_modules()

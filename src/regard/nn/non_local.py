@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import _check
-from regard._attend import attend, attention_weights
-from regard._plan import Map, Plan, explain_attend
 from regard._torch import without_autocast
 from regard.affinity import Affinity, Concatenation, Dot
+from regard.attention.algorithm import Plan
+from regard.attention.arguments import Map
+from regard.attention.attend import attend, explain_attend
+from regard.attention.weights import attention_weights
 from regard.maps.simplex import mean, softmax
 
-Kind = Literal["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
-KINDS = ("gaussian", "embedded_gaussian", "dot_product", "concatenation")
+PairwiseName = Literal["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
+PAIRWISE_NAMES = ("gaussian", "embedded_gaussian", "dot_product", "concatenation")
 
 
 class NonLocal(nn.Module):
@@ -35,7 +37,7 @@ class NonLocal(nn.Module):
     def __init__(
         self,
         channels: int,
-        affinity: Kind = "embedded_gaussian",
+        affinity: PairwiseName = "embedded_gaussian",
         map: Map | None = None,
         *,
         inner: int | None = None,
@@ -49,7 +51,7 @@ class NonLocal(nn.Module):
         """Create the projections theta, phi and g, the output projection, and its norm."""
         super().__init__()
         _check.count("channels", channels)
-        _check.choice("affinity", affinity, KINDS)
+        _check.choice("affinity", affinity, PAIRWISE_NAMES)
         _check.choice("pool", pool, ("after", "before"))
         if scale == "published":
             scale = None if affinity == "embedded_gaussian" else 1.0

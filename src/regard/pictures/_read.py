@@ -17,7 +17,7 @@ MAX_PIXELS = 100_000_000  # a small file can claim to be huge; memory is asked f
 
 
 # Decoders of other kinds may start programs, as that of PostScript does, whatever the file is called.
-KINDS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Tensor:
@@ -42,9 +42,9 @@ def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str 
         raise Problem(f"{name} is not a file. Check the path.")
     try:
         with warnings.catch_warnings():
-            # Notes about odd metadata and large pictures; the size is judged below.
+            # Notes about odd metadata and large pictures; the size is checked below.
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=KINDS) as image:
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
                 width, height = image.size
                 if width * height > max_pixels:
                     raise Problem(f"{name} has {width} x {height} pixels, more than {max_pixels}. Make it smaller.")

@@ -214,16 +214,18 @@ def _load_arrays(path: Path) -> Arrays:
 
     try:
         if path.suffix == ".npy":
-            return Arrays(np.load(path, allow_pickle=False))
-        with np.load(path, allow_pickle=False) as file:
-            loaded = {name: file[name] for name in file}
-        label = next((n for n in ("labels", "label", "y") if n in loaded), None)
-        pictures = [n for n, array in loaded.items() if n != label and array.ndim >= 3]
-        if len(pictures) != 1:
-            held = ", ".join(loaded)
-            raise Problem(f"{path} must hold one array of pictures and may hold 'labels'; it holds {held}.")
-        return Arrays(loaded[pictures[0]], None if label is None else loaded[label].reshape(-1).tolist())
-    except Problem as problem:
-        raise problem if str(path) in str(problem) else Problem(f"{path}: {problem}") from problem
+            arrays = {"pictures": np.load(path, allow_pickle=False)}
+        else:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file}
     except Exception as error:
         raise Problem(f"{path} is not an array that numpy can load without pickle ({error}). Save it again.") from error
+    label = next((n for n in ("labels", "label", "y") if n in arrays), None)
+    pictures = [n for n, array in arrays.items() if n != label and (array.ndim >= 3 or path.suffix == ".npy")]
+    if len(pictures) != 1:
+        names = ", ".join(arrays)
+        raise Problem(f"{path} must hold one array of pictures and may hold 'labels'; it holds {names}.")
+    try:
+        return Arrays(arrays[pictures[0]], None if label is None else arrays[label].reshape(-1).tolist())
+    except (ValueError, TypeError) as error:  # what Arrays says, or torch of an array that is not of numbers
+        raise Problem(f"{path}: {error}") from error

@@ -39,7 +39,7 @@ def page(entries: list[Entry], title: str) -> str:
 
 def _section(entry: Entry) -> str:
     question = escape(entry.question)
-    rows = "\n".join(_row(p) for p in entry.predictions)
+    rows = "\n".join(_table_row(p) for p in entry.predictions)
     tops = "\n".join(f"<div><h3>{escape(p.attention)}</h3>{_top(p)}</div>" for p in entry.predictions)
     content = escape(json.dumps(entry.to_json(), indent=1))
     return (
@@ -54,7 +54,7 @@ def _section(entry: Entry) -> str:
     )
 
 
-def _row(p: Predicted) -> str:
+def _table_row(p: Predicted) -> str:
     return (
         f'<tr><td>{escape(p.attention)}</td><td>{escape(p.answer)}</td><td class="n">{p.confidence:.1%}</td>'
         f'<td class="n">{p.entropy:.3f}</td><td class="n">{p.support_area:.1%}</td></tr>'

@@ -17,8 +17,10 @@ LONGEST = 28  # letters over a panel, before they run into those of the next
 
 def looks(entry: Entry) -> bytes:
     """Where each attention looked, under its answer: one scale for all."""
-    panels = {f"{p.attention}\n{_best(p)}": p.weights if p.density is None else p.density for p in entry.predictions}
-    return _saved(show.compare(entry.picture, panels))
+    panels = {
+        f"{p.attention}\n{_best_answers(p)}": p.weights if p.density is None else p.density for p in entry.predictions
+    }
+    return _png(show.compare(entry.picture, panels))
 
 
 def contributions(entry: Entry) -> bytes:
@@ -26,10 +28,10 @@ def contributions(entry: Entry) -> bytes:
     panels = {
         f"{p.attention}\nentropy {p.entropy:.2f}, area {p.support_area:.1%}": p.effective for p in entry.predictions
     }
-    return _saved(show.compare(entry.picture, panels))
+    return _png(show.compare(entry.picture, panels))
 
 
-def _best(p: Predicted) -> str:
+def _best_answers(p: Predicted) -> str:
     """The three best answers with their scores, in one line, or fewer if it would be too long."""
     said = [f"{textwrap.shorten(answer, 12, placeholder='…')} {score:.0%}" for answer, score in p.top[:3]]
     while len(said) > 1 and len(", ".join(said)) > LONGEST:
@@ -37,7 +39,7 @@ def _best(p: Predicted) -> str:
     return ", ".join(said)
 
 
-def sheet(entries: list[Entry]) -> bytes:
+def report_sheet(entries: list[Entry]) -> bytes:
     """The whole report as one picture: for each entry the question, the looks, the contributions."""
     tiles = [
         Image.open(io.BytesIO(made))
@@ -59,10 +61,10 @@ def _heading(text: str, size: int = 13) -> bytes:
     figure = Figure(figsize=(8, (0.35 * len(lines) * size / 13) + 0.1))
     # Words of a question are words, also when there is a dollar sign among them.
     figure.text(0.01, 0.5, "\n".join(lines), va="center", fontsize=size, parse_math=False)
-    return _saved(figure)
+    return _png(figure)
 
 
-def _saved(figure: object) -> bytes:
+def _png(figure: object) -> bytes:
     assert isinstance(figure, Figure)
     written = io.BytesIO()
     figure.savefig(written, format="png", dpi=RESOLUTION)

@@ -33,7 +33,7 @@ def write_report(path: Path | str, entries: Iterable[Entry], title: str = "Atten
     if kind == ".html":
         content = _page.page(entries, title).encode()
     elif kind == ".png":
-        content = _pictures.sheet(entries)
+        content = _pictures.report_sheet(entries)
     elif kind == ".json":
         content = (json.dumps({"title": title, "entries": [e.to_json() for e in entries]}, indent=1) + "\n").encode()
     else:

@@ -86,17 +86,17 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         thing = scene.things[i]
         corner = _corner(thing)
         if corner:
-            yield Candidate("where", "where", {"one": name}, corner, (i,), (_pair(thing),))
+            yield Candidate("where", "where", {"one": name}, corner, (i,), (_pair_of(thing),))
         yield from _nearest(scene, i, name)
     for i, name in named:
         for j, other in named:
             side = _side(scene.things[i], scene.things[j]) if i != j else None
             if side:
-                pairs = (_pair(scene.things[i]), _pair(scene.things[j]))
+                pairs = (_pair_of(scene.things[i]), _pair_of(scene.things[j]))
                 yield Candidate("relation", "relation", {"one": name, "other": other}, side, (i, j), pairs)
 
 
-def _pair(thing: Thing) -> tuple[str, str]:
+def _pair_of(thing: Thing) -> tuple[str, str]:
     return thing.colour, thing.shape
 
 
@@ -121,7 +121,9 @@ def _attribute(scene: Scene) -> Iterator[Candidate]:
                 if len(found) == 1:
                     thing = scene.things[found[0]]
                     name = f"{size} {value}{noun}".strip()
-                    yield Candidate(asked, asked, {"one": name}, getattr(thing, asked), tuple(found), (_pair(thing),))
+                    yield Candidate(
+                        asked, asked, {"one": name}, getattr(thing, asked), tuple(found), (_pair_of(thing),)
+                    )
 
 
 def _how_many(scene: Scene) -> Iterator[Candidate]:
@@ -131,7 +133,7 @@ def _how_many(scene: Scene) -> Iterator[Candidate]:
     for form, wanted, many in kinds:
         found = tuple(i for i, t in enumerate(scene.things) if t.is_a(**wanted))
         if len(found) <= MOST:
-            pairs = tuple(_pair(scene.things[i]) for i in found)
+            pairs = tuple(_pair_of(scene.things[i]) for i in found)
             yield Candidate("how many", f"how many {form}", {"many": many}, str(len(found)), found, pairs)
 
 
@@ -172,7 +174,7 @@ def _nearest(scene: Scene, i: int, name: str) -> Iterator[Candidate]:
             {"one": name},
             getattr(nearest, asked),
             (i, j),
-            (_pair(thing), _pair(nearest)),
+            (_pair_of(thing), _pair_of(nearest)),
         )
 
 

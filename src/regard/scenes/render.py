@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from regard.scenes.world import COLOURS, Scene, Thing, generator
+from regard.scenes.world import COLOURS, Scene, Thing, named_generator
 
 SIZE = 80
 Pixels = NDArray[numpy.float64]
@@ -39,7 +39,7 @@ def render(scene: Scene, size: int = SIZE) -> Rendered:
     >>> picture.shape, int(objects.max())
     ((3, 80, 80), 5)
     """
-    draw = generator(scene.name + "/pixels")
+    draw = named_generator(scene.name + "/pixels")
     axis = (numpy.arange(size, dtype=numpy.float64) + 0.5) / size
     slope = 60 * (draw.random_sample((3, 2)) - 0.5) * [[1.0], [0.9], [0.9]]
     base = 90 + 80 * draw.random_sample() + 16 * (draw.random_sample(3) - 0.5)

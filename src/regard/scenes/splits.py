@@ -14,7 +14,7 @@ from torch import Tensor
 from regard import _check
 from regard.scenes.questions import ANSWER_TYPES, FAMILIES, TEMPLATES, Candidate, asks_held_out, candidates
 from regard.scenes.render import SIZE, render
-from regard.scenes.world import Scene, generator, make_scene
+from regard.scenes.world import Scene, make_scene, named_generator
 
 Split = Literal["train", "val", "test", "pairs"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test", "pairs")
@@ -92,10 +92,10 @@ class Scenes:
         given: Counter[tuple[str, str]] = Counter()
         for number in range(self.count):
             scene = self.scene(number)
-            draw = generator(scene.name + "/questions")
+            draw = named_generator(scene.name + "/questions")
             possible = [c for c in candidates(scene) if asks_held_out(c) == (self.split == "pairs")]
             for family in FAMILIES:
-                chosen = _choose([c for c in possible if c.family == family], given, draw)
+                chosen = _choose_question([c for c in possible if c.family == family], given, draw)
                 if chosen is not None:
                     given[chosen.form, chosen.answer] += 1
                     asked.append(self._ask(len(asked), number, chosen, draw))
@@ -115,7 +115,7 @@ class Scenes:
         )
 
 
-def _choose(
+def _choose_question(
     possible: list[Candidate], given: Counter[tuple[str, str]], draw: numpy.random.RandomState
 ) -> Candidate | None:
     """One of a random form, with the answer that this form has given least often."""

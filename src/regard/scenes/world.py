@@ -70,7 +70,7 @@ class Scene:
     things: tuple[Thing, ...]
 
 
-def generator(name: str) -> numpy.random.RandomState:
+def named_generator(name: str) -> numpy.random.RandomState:
     """Random numbers that depend on a name alone."""
     digest = hashlib.sha256(name.encode()).digest()
     return numpy.random.RandomState(numpy.frombuffer(digest, dtype="<u4").tolist())
@@ -86,12 +86,12 @@ def make_scene(name: str, *, held_out: bool = False) -> Scene:
     >>> scene == make_scene("0/train/0"), 1 <= len(scene.things) <= 5
     (True, True)
     """
-    draw = generator(name)
+    draw = named_generator(name)
     things: list[Thing] = []
     wanted = draw.randint(1, 6)
     special = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
     while len(things) < wanted:
-        colour, shape = special or _pair(draw, things)
+        colour, shape = special or _draw_pair(draw, things)
         size = tuple(SIZES)[draw.randint(2)]
         low, high = SIZES[size]
         radius = low + (high - low) * draw.random_sample()
@@ -103,7 +103,7 @@ def make_scene(name: str, *, held_out: bool = False) -> Scene:
     return Scene(name, tuple(things))
 
 
-def _pair(draw: numpy.random.RandomState, things: list[Thing]) -> tuple[str, str]:
+def _draw_pair(draw: numpy.random.RandomState, things: list[Thing]) -> tuple[str, str]:
     while True:
         colour, shape = tuple(COLOURS)[draw.randint(len(COLOURS))], SHAPES[draw.randint(len(SHAPES))]
         if things and draw.random_sample() < 0.4:

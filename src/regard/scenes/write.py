@@ -56,33 +56,33 @@ def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Pat
 def _draw_all(scenes: Scenes, folder: Path, workers: int) -> None:
     """In this process, or, if there are many, in several."""
     if _check.count("workers", workers) == 1 or scenes.count < _MANY:
-        _draw(scenes, folder, range(scenes.count))
+        _draw_pictures(scenes, folder, range(scenes.count))
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         parts = [range(first, scenes.count, workers) for first in range(workers)]
-        drawing = [pool.submit(_draw, scenes, folder, part) for part in parts]
+        drawing = [pool.submit(_draw_pictures, scenes, folder, part) for part in parts]
         _ = scenes.questions  # they are kept; thought of here while others draw
         for part_done in drawing:
             part_done.result()
 
 
-def _draw(scenes: Scenes, folder: Path, numbers: range) -> None:
+def _draw_pictures(scenes: Scenes, folder: Path, numbers: range) -> None:
     for number in numbers:
         drawn = render(scenes.scene(number), scenes.size)
         name = f"COCO_{scenes.split}_{number:012d}.png"
-        (folder / scenes.split / name).write_bytes(png(numpy.moveaxis(drawn.picture, 0, -1)))
-        (folder / "objects" / scenes.split / name).write_bytes(png(drawn.objects))
+        (folder / scenes.split / name).write_bytes(uncompressed_png(numpy.moveaxis(drawn.picture, 0, -1)))
+        (folder / "objects" / scenes.split / name).write_bytes(uncompressed_png(drawn.objects))
 
 
-def png(pixels: NDArray[numpy.uint8]) -> bytes:
+def uncompressed_png(pixels: NDArray[numpy.uint8]) -> bytes:
     """A PNG without compression: compressors differ from one machine to the next, stored bytes do not.
 
     `pixels` is (height, width, 3) or (height, width).
 
-    >>> png(numpy.zeros((2, 3), numpy.uint8))[:8]
+    >>> uncompressed_png(numpy.zeros((2, 3), numpy.uint8))[:8]
     b'\\x89PNG\\r\\n\\x1a\\n'
     """
     height, width = pixels.shape[:2]

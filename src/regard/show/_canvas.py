@@ -25,7 +25,7 @@ AnyFigure = Figure | SubFigure
 
 # Even steps in lightness, and no pair of colours that the colour-blind confuse; without the darkest, so that in grey
 # print too the faintest attention is no darker than the dimmed picture that it lies on.
-COLOURS = ListedColormap(colormaps["viridis"](numpy.linspace(0.25, 1, 256)), "regard")
+COLOUR_MAP = ListedColormap(colormaps["viridis"](numpy.linspace(0.25, 1, 256)), "regard")
 DIMMED = 0.42  # the brightest pixel of the image below, so that attention is what shines
 # Black around white: a line that is seen on any picture.
 HALO: list[patheffects.AbstractPathEffect] = [patheffects.withStroke(linewidth=2.6, foreground="black")]
@@ -47,7 +47,7 @@ def beside_bar(ax: Axes | None, image: Image) -> tuple[AnyFigure, Axes]:
 
 def colour_bar(figure: AnyFigure, norm: Normalize, label: str, **place: Any) -> None:
     """The one colour bar, in full colours whatever lies under the drawing."""
-    figure.colorbar(ScalarMappable(norm, COLOURS), label=label, **place)
+    figure.colorbar(ScalarMappable(norm, COLOUR_MAP), label=label, **place)
 
 
 def pixels(image: Image) -> Array:

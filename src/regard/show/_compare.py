@@ -11,11 +11,12 @@ from torch import Tensor
 
 from regard import _check
 from regard.continuous import Density
+from regard.continuous.members import members
 from regard.show import _densities, _grids
 from regard.show._canvas import AnyFigure, Image, backdrop, colour_bar, on_grid, pixels, scale
 from regard.show._lines import curve
 
-MOST = 6  # members of a batch that a notebook shows
+MOST_MEMBERS = 6  # members of a batch that a notebook shows
 
 
 def compare(
@@ -58,9 +59,9 @@ def compare(
     for panel, (name, attention) in zip(panels[first:], attentions.items(), strict=False):
         backdrop(panel, image)
         if isinstance(attention, Density):
-            _densities.draw(panel, attention, values[name], norm)
+            _densities.draw_density(panel, attention, values[name], norm)
         else:
-            _grids.draw(panel, values[name], norm)
+            _grids.draw_weights(panel, values[name], norm)
         panel.set(title=name, aspect=ratio)
     for panel in panels[count:]:
         panel.set_axis_off()
@@ -82,14 +83,14 @@ def png(density: Density) -> bytes | None:
     dimensions = density.event_shape[0]
     if dimensions > 2 or 0 in density.batch_shape:
         return None
-    members = _densities.one_by_one(density)[:MOST]
+    shown = members(density)[:MOST_MEMBERS]
     if dimensions == 1:
         figure: AnyFigure = Figure(figsize=(5, 2.5), layout="constrained")
-        curve(figure.subplots(), members)
-    elif len(members) == 1:
-        figure = _densities.density(None, members[0])
+        curve(figure.subplots(), shown)
+    elif len(shown) == 1:
+        figure = _densities.density(None, shown[0])
     else:
-        figure = compare(None, {f"[{i}]": member for i, member in enumerate(members)}, columns=3)
+        figure = compare(None, {f"[{i}]": member for i, member in enumerate(shown)}, columns=3)
     assert isinstance(figure, Figure)
     written = io.BytesIO()
     figure.savefig(written, format="png", dpi=80)

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from regard import _check
 from regard.continuous import BetaGaussian, Density, Mixture
-from regard.continuous.density import Elliptical
-from regard.continuous.moments import density_of
+from regard.continuous.members import members
 from regard.show._canvas import (
-    COLOURS,
+    COLOUR_MAP,
     HALO,
     THICK_HALO,
     AnyFigure,
@@ -51,7 +50,7 @@ def density(
     values = sampled(density)
     norm = scale(float(values.max()) if vmax is None else vmax)
     backdrop(ax, image)
-    draw(ax, density, values, norm)
+    draw_density(ax, density, values, norm)
     if bar:
         colour_bar(figure, norm, "density (1 = even attention)", ax=ax)
     return figure
@@ -66,16 +65,16 @@ def sampled(density: Density) -> Array:
     return density.pdf(points.to(density.mean)).detach().cpu().double().reshape(x.shape).numpy()
 
 
-def draw(ax: Axes, density: Density, values: Array, norm: Normalize) -> None:
+def draw_density(ax: Axes, density: Density, values: Array, norm: Normalize) -> None:
     """Contours over what is already there."""
     x, y, _ = lattice()
     top = norm.vmax or 1.0
     # As far apart for the eye as for the scale: equal steps of colour.
     levels = numpy.asarray(norm.inverse(numpy.linspace(0, 1, LEVELS + 1)))
     levels[0] = 1e-3 * top
-    ax.contourf(x, y, values, levels=levels, cmap=COLOURS, norm=norm, alpha=0.5, extend="max")
-    ax.contour(x, y, values, levels=levels[1:], cmap=COLOURS, norm=norm, linewidths=1.4)
-    _outline(ax, one_by_one(density)[0])
+    ax.contourf(x, y, values, levels=levels, cmap=COLOUR_MAP, norm=norm, alpha=0.5, extend="max")
+    ax.contour(x, y, values, levels=levels[1:], cmap=COLOUR_MAP, norm=norm, linewidths=1.4)
+    _outline(ax, members(density)[0])
     ax.set(xlim=(0, 1), ylim=(1, 0))
 
 
@@ -110,21 +109,3 @@ def _ellipse(ax: Axes, mean: Tensor, covariance: Tensor, edge: float | None) -> 
     )
     outline.set_path_effects(HALO if edge is None else THICK_HALO)
     ax.add_patch(outline)
-
-
-def one_by_one(density: Density) -> list[Density]:
-    """The members of a batch, each as a density of its own."""
-    count, d = density.batch_shape.numel(), density.event_shape[0]
-    if isinstance(density, Mixture):
-        k, parts = density.mixing.shape[-1], density.parts
-        mixing, means = density.mixing.reshape(-1, k), parts.mean.reshape(-1, k, d)
-        covariances = parts.covariance.reshape(-1, k, d, d)
-        return [Mixture(mixing[i], _like(parts, means[i], covariances[i])) for i in range(count)]
-    assert isinstance(density, Elliptical)
-    means, covariances = density.mean.reshape(-1, d), density.covariance.reshape(-1, d, d)
-    return [_like(density, means[i], covariances[i]) for i in range(count)]
-
-
-def _like(density: Elliptical, mean: Tensor, covariance: Tensor) -> Elliptical:
-    """The density of the same family with other parameters."""
-    return density_of(mean, covariance, density.alpha if isinstance(density, BetaGaussian) else 1)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from torch import Tensor
 
-from regard.show._canvas import COLOURS, AnyFigure, Array, Image, backdrop, beside_bar, colour_bar, on_grid, scale
+from regard.show._canvas import COLOUR_MAP, AnyFigure, Array, Image, backdrop, beside_bar, colour_bar, on_grid, scale
 
 RIPPLE = 0.01
 
@@ -31,13 +31,13 @@ def grid(
     values = on_grid(weights)
     norm = scale(float(values.max()) if vmax is None else vmax)
     backdrop(ax, image)
-    draw(ax, values, norm)
+    draw_weights(ax, values, norm)
     if bar:
         colour_bar(figure, norm, "weight", ax=ax)
     return figure
 
 
-def draw(ax: Axes, values: Array, norm: Normalize) -> None:
+def draw_weights(ax: Axes, values: Array, norm: Normalize) -> None:
     """Cells over what is already there: the brighter and the more opaque, the heavier."""
     strength = numpy.clip(numpy.asarray(norm(values)), 0, 1)
     seen = numpy.where(values > 0, 0.35 + 0.55 * strength, 0.0)
@@ -49,7 +49,7 @@ def draw(ax: Axes, values: Array, norm: Normalize) -> None:
         ax.set(xlim=(0, 1), ylim=(1, 0))
     ax.imshow(
         values,
-        cmap=COLOURS,
+        cmap=COLOUR_MAP,
         norm=norm,
         alpha=seen,
         extent=(0, 1, 1, 0),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard import _check
 from regard.maps.transport import Transport
-from regard.show._canvas import COLOURS, AnyFigure, axes
+from regard.show._canvas import COLOUR_MAP, AnyFigure, axes
 
 
 def transport(
@@ -36,9 +36,9 @@ def transport(
     if (x is None) != (y is None):
         _check.complain("x, y", "one of the two", "both or neither", "Lines need both ends.")
     if x is not None and y is not None:
-        return _lines(mass, x, y, ax)
+        return _threads(mass, x, y, ax)
     figure, ax = axes(ax, (4.6, 4))
-    drawn = ax.imshow(mass.numpy(), cmap=COLOURS, vmin=0, aspect="auto", interpolation="nearest")
+    drawn = ax.imshow(mass.numpy(), cmap=COLOUR_MAP, vmin=0, aspect="auto", interpolation="nearest")
     ax.set(xlabel="column", ylabel="row")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
@@ -52,7 +52,7 @@ def transport(
     return figure
 
 
-def _lines(mass: Tensor, x: Tensor, y: Tensor, ax: Axes | None) -> AnyFigure:
+def _threads(mass: Tensor, x: Tensor, y: Tensor, ax: Axes | None) -> AnyFigure:
     for argument, points, count in (("x", x, mass.shape[0]), ("y", y, mass.shape[1])):
         _check.floating(argument, points)
         if points.shape != (count, 2):

@@ -12,6 +12,7 @@ from regard import _check
 from regard.show._canvas import AnyFigure, axes, pixels
 
 GAP = 0.06  # between tiles, in tiles
+TITLE = 1.2  # the width of a row's title, in tiles
 
 
 def prototypes(
@@ -21,11 +22,18 @@ def prototypes(
     ax: Axes | None = None,
     *,
     nearest: int = 8,
+    columns: int = 1,
 ) -> AnyFigure:
     """One row for each prototype: the crops with the highest scores, best first, with that score under each.
 
-    `crops` (N, 3, H, W), or a sequence of pictures of any size; `scores` (N, K), cosines to the prototypes, say. Shows
-    the prototypes `which`, or the first ten. The title of a row says how many of the N crops are nearest to it.
+    The title of a row says how many of the N crops are nearest to it.
+
+    crops    (N, 3, H, W), or a sequence of pictures of any size
+    scores   (N, K), cosines to the prototypes, say
+    which    the prototypes to show, by default the first ten
+    ax       the axes to draw into, by default those of a new figure
+    nearest  crops in a row
+    columns  prototypes beside one another; they are read column by column
 
     >>> import torch
     >>> figure = prototypes(torch.rand(20, 3, 8, 8), torch.randn(20, 4), nearest=5)
@@ -45,10 +53,13 @@ def prototypes(
     scores = scores.detach().cpu().double()
     best = scores.topk(nearest, 0)
     chosen = scores.argmax(1).bincount(minlength=count)
-    figure, ax = axes(ax, (0.95 * nearest + 1.2, 1.1 * len(rows) + 0.1))
-    for row, k in enumerate(rows):
+    columns = min(_check.count("columns", columns), len(rows))
+    lines, width = -(-len(rows) // columns), nearest + TITLE
+    figure, ax = axes(ax, (0.95 * width * columns + 0.1, 1.1 * lines + 0.1))
+    for number, k in enumerate(rows):
+        start, top = number // lines * width, number % lines * 1.2
         for place in range(nearest):
-            left, top = place, row * 1.2
+            left = start + place
             ax.imshow(
                 numpy.asarray(pixels(crops[int(best.indices[place, k])])),
                 extent=(left + GAP, left + 1 - GAP, top + 1 - GAP, top + GAP),
@@ -58,7 +69,7 @@ def prototypes(
             )
             ax.text(left + 0.5, top + 1.08, f"{float(best.values[place, k]):.2f}", ha="center", va="center", fontsize=7)
         label = f"prototype {k}\nnearest to {int(chosen[k])}"
-        ax.text(-0.1, row * 1.2 + 0.5, label, ha="right", va="center", fontsize=8)
-    ax.set(xlim=(-1.2, nearest), ylim=(1.2 * len(rows), 0), aspect="equal")
+        ax.text(start - 0.1, top + 0.5, label, ha="right", va="center", fontsize=8)
+    ax.set(xlim=(-TITLE, columns * width - TITLE), ylim=(1.2 * lines, 0), aspect="equal")
     ax.set_axis_off()
     return figure

@@ -2,7 +2,7 @@
 
     folder = pretrain("photos/", preset="small", out="out/run", steps=3000)   # a path, a tensor or a source
     backbone = regard.backbones.load_backbone(folder)
-    print(evaluate(backbone, regard.pictures.open_pictures("labelled/")).table())
+    print(evaluate_backbone(backbone, regard.pictures.open_pictures("labelled/")).table())
 
 The parts: `views` cuts the crops of a batch, `codes` shares samples out over prototypes with the one Sinkhorn,
 `swapped_loss` predicts codes from other views, `Queue` remembers past embeddings, `Watch` says when it collapses.
@@ -11,33 +11,33 @@ The parts: `views` cuts the crops of a batch, `codes` shares samples out over pr
 from regard.swav._crops import views
 from regard.swav._diagnose import Watch, measure
 from regard.swav._digits import digits
-from regard.swav._evaluate import Accuracy, Evaluation, evaluate, features, knn, probe
+from regard.swav._evaluate import BackboneEvaluation, Proportion, evaluate_backbone, knn, pooled_features, probe
 from regard.swav._loss import codes, swapped_loss
 from regard.swav._model import Canvases, Swav
-from regard.swav._pretrain import CollapseWarning, Pretrained, load_run, pretrain, run
+from regard.swav._pretrain import CollapseWarning, Pretraining, load_pretraining, pretrain, run
 from regard.swav._queue import Queue
 from regard.swav._settings import PRESETS, Crops, Settings, preset
 from regard.swav._sheet import sheet
 
 __all__ = [
     "PRESETS",
-    "Accuracy",
+    "BackboneEvaluation",
     "Canvases",
     "CollapseWarning",
     "Crops",
-    "Evaluation",
-    "Pretrained",
+    "Pretraining",
+    "Proportion",
     "Queue",
     "Settings",
     "Swav",
     "Watch",
     "codes",
     "digits",
-    "evaluate",
-    "features",
+    "evaluate_backbone",
     "knn",
-    "load_run",
+    "load_pretraining",
     "measure",
+    "pooled_features",
     "preset",
     "pretrain",
     "probe",

@@ -36,7 +36,7 @@ def views(pictures: Tensor, aspect: Tensor, index: Tensor, settings: Crops, seed
     # Half precision would show in the pictures.
     with torch.autocast(pictures.device.type, enabled=False):
         x = pictures.permute(0, 2, 1, 3).float().div_(255)  # rows first: (B, S, 3, S)
-        window = _windows(x, index, settings, seed)
+        window = _draw_windows(x, index, settings, seed)
         made = [_views(x, aspect, index, window, settings, seed, range(2), settings.size, settings.scale)]
         if settings.local:
             sizes = (settings.local_size, settings.local_scale)
@@ -44,7 +44,7 @@ def views(pictures: Tensor, aspect: Tensor, index: Tensor, settings: Crops, seed
     return made
 
 
-def _windows(x: Tensor, index: Tensor, settings: Crops, seed: int) -> Tensor:
+def _draw_windows(x: Tensor, index: Tensor, settings: Crops, seed: int) -> Tensor:
     """Side, top and left of the window of each picture x (B, S, 3, S), as shares of its side: (B, 3)."""
     u = uniform(mix(seed, _WINDOW), index, 1 + 2 * settings.tries).to(x.device)
     low, high = settings.window
@@ -101,8 +101,8 @@ def _resampling(
     ratio = torch.exp(low + (high - low) * u[:, 1]) / aspect  # in units of the square that the picture became
     inside, top, left = window.unbind(1)
     width, height = ((area * r).sqrt().clamp_(max=1) * inside for r in (ratio, 1 / ratio))
-    rows = _weights((top + (inside - height) * u[:, 2]) * side, height * side, side, size)
-    columns = _weights((left + (inside - width) * u[:, 3]) * side, width * side, side, size)
+    rows = _resampling_weights((top + (inside - height) * u[:, 2]) * side, height * side, side, size)
+    columns = _resampling_weights((left + (inside - width) * u[:, 3]) * side, width * side, side, size)
     if settings.flip:
         columns = torch.where((u[:, 4] < settings.flip).view(-1, 1, 1), columns.flip(1), columns)
     if settings.blur:
@@ -115,7 +115,7 @@ def _resampling(
     return rows, columns
 
 
-def _weights(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
+def _resampling_weights(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
     """Bilinear resampling of [start, start + length) to `size` points, averaging where it shrinks: (B, size, side)."""
     step = (length / size).view(-1, 1, 1)
     at = start.view(-1, 1, 1) + step * (torch.arange(size, device=start.device).view(-1, 1) + 0.5)

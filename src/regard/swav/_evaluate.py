@@ -18,10 +18,10 @@ from regard.training import generator
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Proportion:
     """A share of right answers among `count`, with its 95 % interval (Wilson).
 
-    >>> print(Accuracy(90, 100))
+    >>> print(Proportion(90, 100))
     90.0 % (82.6 to 94.5)
     """
 
@@ -46,19 +46,19 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class BackboneEvaluation:
     """k-nearest neighbours and linear probe on pictures that neither has seen the labels of.
 
-    >>> same = Accuracy(90, 100)
-    >>> print(Evaluation(same, same, same, same, same, 300, 100).table().splitlines()[1])
+    >>> same = Proportion(90, 100)
+    >>> print(BackboneEvaluation(same, same, same, same, same, 300, 100).table().splitlines()[1])
     this backbone       90.0 % (82.6 to 94.5)     90.0 % (82.6 to 94.5)
     """
 
-    knn: Accuracy
-    probe: Accuracy
-    untrained_knn: Accuracy
-    untrained_probe: Accuracy
-    pixels_knn: Accuracy
+    knn: Proportion
+    probe: Proportion
+    untrained_knn: Proportion
+    untrained_probe: Proportion
+    pixels_knn: Proportion
     train: int
     test: int
 
@@ -81,7 +81,7 @@ class Evaluation:
 NEIGHBOURS = 10
 
 
-def evaluate(
+def evaluate_backbone(
     backbone: Backbone,
     pictures: Pictures,
     test: Pictures | None = None,
@@ -89,8 +89,8 @@ def evaluate(
     test_share: float = 0.25,
     seed: int = 0,
     most: int = 20_000,
-) -> Evaluation:
-    """Judge a backbone by labelled pictures: learn from a part (or all, if `test` is given), test on the rest.
+) -> BackboneEvaluation:
+    """Evaluate a backbone on labelled pictures: learn from a part (or all, if `test` is given), test on the rest.
 
     At most `most` pictures are learned from, and as many tested on. Broken pictures are left out.
 
@@ -98,7 +98,7 @@ def evaluate(
     >>> from regard.pictures import Arrays
     >>> dark_and_light = torch.rand(40, 3, 8, 8) / 2 + torch.tensor([0, 0.5]).repeat(20).view(-1, 1, 1, 1)
     >>> pictures = Arrays(dark_and_light, [0, 1] * 20)
-    >>> evaluate(make_backbone("small", widths=[4], depths=[1], size=8), pictures).pixels_knn.count
+    >>> evaluate_backbone(make_backbone("small", widths=[4], depths=[1], size=8), pictures).pixels_knn.count
     10
     """
     x, y = gather(pictures, backbone.preparation.size, most * 2, seed)
@@ -113,9 +113,9 @@ def evaluate(
     if len(x) < NEIGHBOURS or not len(x_test):
         raise Problem(f"{len(x)} labelled pictures are too few to evaluate with. Give {2 * NEIGHBOURS} or more.")
     twin = calibrated(untrained_twin(backbone, seed), x)
-    made, random = ((features(network, x), features(network, x_test)) for network in (backbone, twin))
+    made, random = ((pooled_features(network, x), pooled_features(network, x_test)) for network in (backbone, twin))
     pixels = [p.float().flatten(1) / 255 for p in (x, x_test)]
-    return Evaluation(
+    return BackboneEvaluation(
         knn=knn(made[0], y, made[1], y_test),
         probe=probe(made[0], y, made[1], y_test),
         untrained_knn=knn(random[0], y, random[1], y_test),
@@ -137,12 +137,12 @@ def gather(pictures: Pictures, size: int, most: int, seed: int) -> tuple[Tensor,
 
 
 @torch.no_grad()
-def features(backbone: Backbone, x: Tensor, batch: int = 256) -> Tensor:
+def pooled_features(backbone: Backbone, x: Tensor, batch: int = 256) -> Tensor:
     """Pooled features (N, dim) of pictures (N, 3, H, W) uint8.
 
     >>> from regard.backbones import make_backbone
     >>> x = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
-    >>> features(make_backbone("small", widths=[4], depths=[1], size=8), x).shape
+    >>> pooled_features(make_backbone("small", widths=[4], depths=[1], size=8), x).shape
     torch.Size([5, 4])
     """
     training = backbone.training
@@ -163,7 +163,7 @@ def calibrated(backbone: Backbone, x: Tensor, batches: int = 20) -> Backbone:
     return backbone.eval()
 
 
-def knn(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, k: int = NEIGHBOURS) -> Accuracy:
+def knn(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, k: int = NEIGHBOURS) -> Proportion:
     """Vote of the k nearest by cosine, each weighing exp(cosine / 0.1).
 
     >>> x, y = torch.eye(2).repeat(5, 1), torch.tensor([0, 1]).repeat(5)
@@ -177,10 +177,10 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, k: int = N
         near, index = (part @ train.T).topk(min(k, len(train)), dim=-1)
         votes = ((near / 0.1).exp().unsqueeze(-1) * one_hot(labels[index], classes)).sum(1)
         right += int((votes.argmax(-1) == expected).sum())
-    return Accuracy(right, len(test))
+    return Proportion(right, len(test))
 
 
-def probe(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor) -> Accuracy:
+def probe(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor) -> Proportion:
     """Logistic regression on standardised features; a linear classifier is all that is trained.
 
     >>> x, y = torch.eye(2).repeat(5, 1), torch.tensor([0, 1]).repeat(5)
@@ -195,4 +195,4 @@ def probe(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor) -> Accur
     scale = StandardScaler().fit(train.double().numpy())
     model = LogisticRegression(C=0.1, max_iter=1000).fit(scale.transform(train.double().numpy()), labels.numpy())
     said = torch.from_numpy(model.predict(scale.transform(test.double().numpy())))
-    return Accuracy(int((said == answers).sum()), len(test))
+    return Proportion(int((said == answers).sum()), len(test))

@@ -14,17 +14,21 @@ from regard.training import generator
 
 
 @torch.no_grad()
-def nearest(task: Swav, x: Tensor, each: int) -> tuple[Tensor, Tensor]:
-    """The `each` nearest pictures of each prototype, (K, each), and the share of pictures it is nearest to, (K,)."""
+def prototype_scores(task: Swav, x: Tensor) -> Tensor:
+    """Cosines of pictures (N, 3, H, W) uint8 to the prototypes: (N, K)."""
     task.eval()
     device = task.prototypes.weight.device
-    scores = torch.cat([task.scores(task.embed(task.backbone.prepare(p.to(device)))).cpu() for p in x.split(256)])
-    share = torch.bincount(scores.argmax(-1), minlength=scores.shape[1]) / len(x)
-    return scores.topk(min(each, len(x)), dim=0).indices.T, share
+    return torch.cat([task.scores(task.embed(task.backbone.prepare(part.to(device)))).cpu() for part in x.split(256)])
 
 
 def sheet(task: Swav, pictures: Pictures, path: Path | str, *, each: int = 8, most: int = 2000, rows: int = 30) -> Path:
-    """Write the sheet: a row for each of the `rows` largest prototypes, its share of the pictures, its nearest ones.
+    """Write `regard.show.prototypes` of a run as a picture, and return where it is.
+
+    task      the run, as `run` and `load_pretraining` give it
+    pictures  a source; `most` of them, drawn at random, are looked at
+    path      the PNG to write
+    each      pictures in a row, the nearest first
+    rows      prototypes, those that are nearest to most pictures first
 
     >>> import tempfile
     >>> from regard.backbones import make_backbone
@@ -37,33 +41,16 @@ def sheet(task: Swav, pictures: Pictures, path: Path | str, *, each: int = 8, mo
     """
     from matplotlib.figure import Figure
 
+    from regard import show
+
     chosen = torch.randperm(len(pictures), generator=generator(0, 97))[:most].tolist()
     x = torch.stack([square(take(pictures, i).picture, task.settings.crops.size) for i in chosen])
-    index, share = nearest(task, x, each)
-    largest = share.argsort(descending=True)[:rows]
-    halves = 2 if len(largest) > 8 else 1  # two columns of prototypes make a better page
-    lines = -(-len(largest) // halves)
-    figure = Figure(figsize=(halves * (each * 0.5 + 1.0), lines * 0.52 + 0.5), dpi=120)
-    figure.text(0.01, 1 - 0.15 / figure.get_figheight(), "Prototypes and their nearest pictures", va="top", fontsize=9)
-    grid = figure.add_gridspec(
-        lines,
-        halves,
-        left=0.01,
-        right=0.99,
-        bottom=0.01,
-        top=1 - 0.42 / figure.get_figheight(),
-        hspace=0.06,
-        wspace=0.02,
-    )
-    for place, number in enumerate(largest.tolist()):
-        axes = figure.add_subplot(grid[place % lines, place // lines])
-        axes.axis("off")
-        strip = torch.cat(list(x[index[number]]), dim=-1).permute(1, 2, 0).numpy()
-        side = x.shape[-1]
-        axes.imshow(strip, extent=(0, strip.shape[1], side, 0), interpolation="nearest")
-        axes.set_xlim(-1.7 * side, strip.shape[1])
-        axes.text(-0.15 * side, side / 2, f"{number}: {100 * share[number]:.1f} %", ha="right", va="center", fontsize=7)
+    scores = prototype_scores(task, x)
+    sizes = scores.argmax(-1).bincount(minlength=scores.shape[1])
+    largest = sizes.argsort(descending=True, stable=True)[:rows].tolist()
+    figure = show.prototypes(x, scores, largest, nearest=each, columns=2 if len(largest) > 8 else 1)
+    assert isinstance(figure, Figure)
     path = Path(path)
     with replacing(path) as beside:
-        figure.savefig(beside, format="png")
+        figure.savefig(beside, format="png", dpi=72)
     return path

@@ -1,4 +1,4 @@
-"""Visual question answering: data, model, metric, training, and what the model looked at.
+"""Visual question answering: data, model, accuracy, training, and what the model looked at.
 
 vqa_accuracy("two", ["2"] * 9 + ["3"])              # the official accuracy
 records = read_questions("vqa/", "train")           # VQA-v2, a JSONL or a CSV
@@ -7,9 +7,10 @@ regard.vqa.train.train("out/vqa", records, store, regard.vqa.train.small_trainin
 Predictor.load("out/vqa").ask(picture, "What colour is the ring?", MixtureOf(2))    # or "mixture-2"
 """
 
+from regard.vqa.accuracy import Accuracy, mean_accuracy, normalise, soft_target, vqa_accuracy
+from regard.vqa.description import FeatureDescription
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.kinds import Continuous, Discrete, MixtureOf, MixtureSelected
-from regard.vqa.metric import Accuracy, evaluate_answers, normalise, soft_target, vqa_accuracy
 from regard.vqa.own import hold_out
 from regard.vqa.predict import Prediction, Predictor
 from regard.vqa.read import read_questions, write_results
@@ -18,14 +19,15 @@ __all__ = [
     "Accuracy",
     "Continuous",
     "Discrete",
+    "FeatureDescription",
     "FeatureStore",
     "MixtureOf",
     "MixtureSelected",
     "Prediction",
     "Predictor",
-    "evaluate_answers",
     "hold_out",
     "make_features",
+    "mean_accuracy",
     "normalise",
     "read_questions",
     "soft_target",

@@ -9,8 +9,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from regard.vqa.accuracy import Accuracy
 from regard.vqa.evaluate import accuracy_of
-from regard.vqa.metric import Accuracy
 from regard.vqa.records import Answers, Record, commonest
 from regard.vqa.words import tokens
 
@@ -64,11 +64,11 @@ def _accuracy(test: list[Record], guessed: list[str]) -> Accuracy:
 
 def _bag(question: str) -> list[int]:
     words = tokens(question)
-    return [_row(part) for part in (*words, *(f"{a} {b}" for a, b in pairwise(words)))] or [0]
+    return [_hashed_row(part) for part in (*words, *(f"{a} {b}" for a, b in pairwise(words)))] or [0]
 
 
 @lru_cache(1 << 16)
-def _row(text: str) -> int:
+def _hashed_row(text: str) -> int:
     number = 0
     for byte in text.encode():
         number = (number * 257 + byte) % 1_000_003

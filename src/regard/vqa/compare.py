@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regard._files import replacing
+from regard.training import Running
 from regard.vqa.baseline import majority, question_only
-from regard.vqa.evaluate import Summary, evaluate
+from regard.vqa.evaluate import Summary, evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
+from regard.vqa.folder import ComparisonFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.read import check_answers, read_questions
@@ -23,7 +23,7 @@ from regard.vqa.tables import cell, table
 from regard.vqa.train import TrainSettings
 
 PRICES = (0.05, 0.1, 0.3, 1.0)  # lambda of test-MCA
-_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support", "focus", "modes", "area")
+_MEASURES_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support", "focus", "modes", "area")
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Comparison:
         ]
         for stratum in ("one region", "several"):
             measured = {
-                name: {m: cell(strata[stratum][m], 3) for m in _SHOWN}
+                name: {m: cell(strata[stratum][m], 3) for m in _MEASURES_SHOWN}
                 for name, strata in self.quality.items()
                 if stratum in strata
             }
@@ -99,7 +99,7 @@ def _place_of(answer_type: str) -> tuple[int, str]:
     return (known.index(answer_type) if answer_type in known else len(known), answer_type)
 
 
-def compare(
+def compare_kinds(
     out: Path,
     data: Path,
     features: Path,
@@ -108,6 +108,7 @@ def compare(
     *,
     seeds: int = 3,
     workers: int = 2,
+    running: Running | None = None,
     prices: Sequence[float] = PRICES,
     test: str = "test",
     unseen: str | None = "pairs",
@@ -115,49 +116,53 @@ def compare(
 ) -> Comparison:
     """Train every kind with every seed (what is there is kept), evaluate on `test`, and write `results.json`.
 
+    `workers` runs are trained at a time, each on one core, as `running` says (default without a line of progress).
     Models with "continuous-softmax" are also evaluated with the number of components chosen at test time, for each of
     `prices`: test-MCA. `unseen` names a split that the last column is for, or None. All splits need answers: that is
     looked at before anything is trained.
     """
     for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
         check_answers(read_questions(data, split), data, "a comparison")
+    folder = ComparisonFolder(out)
     jobs = [
         Job(
-            out / f"{kind}-{seed}",
+            folder.run(kind, seed),
             data,
             features,
             replace(settings, seed=seed, model=replace(settings.model, attention=kind)),
+            running or Running(progress=False),
         )
         for seed in range(seeds)
         for kind in map(str, map(parse, kinds))
     ]
     result = Comparison()
-    for rows in run_jobs(jobs, partial(_judge, test=test, unseen=unseen, prices=tuple(prices)), workers, progress):
+    for rows in run_jobs(
+        jobs, partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices)), workers, progress
+    ):
         for name, found, new in rows:
             result.add(name, found, new)
     baselines(result, data, test)
-    with replacing(out / "results.json") as beside:
-        beside.write_text(json.dumps(result.to_json(), indent=1))
+    folder.write_results(result.to_json())
     return result
 
 
-def _judge(
+def _evaluate_job(
     job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...]
 ) -> list[tuple[str, Summary, Summary | None]]:
     """The rows of a trained job: itself and, if it is continuous, with components chosen at test time."""
-    run = load_run(job.out)
-    store = FeatureStore.open(job.features, expected=run.backbone_fingerprint)
+    run = load_run(job.out.path)
+    store = FeatureStore.open(job.features, expected=run.features)
 
     def examples(split: str) -> Examples:
         length = run.model.settings.tokens
         return Examples(read_questions(job.data, split), store, run.words, run.answers, length)
 
     known = examples(test)
-    new = evaluate(run.model, examples(unseen), run.answers).summary() if unseen else None
+    new = evaluate_model(run.model, examples(unseen), run.answers).summary() if unseen else None
     kind = run.model.attention
-    rows = [(kind, evaluate(run.model, known, run.answers).summary(), new)]
+    rows = [(kind, evaluate_model(run.model, known, run.answers).summary(), new)]
     for price in prices if parse(kind) == Continuous("softmax") else ():
-        found = evaluate(run.model, known, run.answers, MixtureSelected(price))
+        found = evaluate_model(run.model, known, run.answers, MixtureSelected(price))
         rows.append((f"test-MCA, lambda {price:g}", found.summary(), None))
     return rows
 

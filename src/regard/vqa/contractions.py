@@ -1,7 +1,7 @@
-"""Contractions that the official metric puts an apostrophe back into, as data: what it makes, and from which spellings.
+"""Contractions that the official code puts an apostrophe back into, as data: what it makes, and from which spellings.
 
 The official table has odd places, which are kept because scores depend on them: "somebody'd" loses its apostrophe.
-Its entries with a capital letter are left out: the metric looks words up in lower case, so they were never reached.
+Its entries with a capital letter are left out: it looks words up in lower case, so they were never reached.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.vqa.accuracy import Accuracy, mean_accuracy
+from regard.vqa.attention_quality import AttentionQuality, attention_map, attention_quality, concatenate, mixture_modes
 from regard.vqa.examples import Examples
 from regard.vqa.kinds import Kind, parse
 from regard.vqa.mcan import MCAN
-from regard.vqa.metric import Accuracy, evaluate_answers
-from regard.vqa.quality import Quality, attention_map, concatenate, measure, mixture_modes
 from regard.vqa.records import Answers, Record
 
 
@@ -34,7 +34,7 @@ class Evaluation:
     attention: str
     predictions: dict[int | str, str]
     accuracy: Accuracy
-    quality: Quality | None
+    quality: AttentionQuality | None
     components: dict[int, float]  # share of the examples in percent, by number of components; empty if not a mixture
     regions: Tensor = field(repr=False)  # the number of regions of each example, -1 where it is not known
     types: list[str] = field(repr=False)  # the question type of each example
@@ -58,7 +58,7 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(
+def evaluate_model(
     model: MCAN, examples: Examples, answers: Answers, attention: str | Kind | None = None, *, batch: int = 256
 ) -> Evaluation:
     """Answer every example, with another output attention than the model was trained with if one is named.
@@ -69,7 +69,7 @@ def evaluate(
     model.eval()
     device = next(model.parameters()).device
     predictions: dict[int | str, str] = {}
-    parts: list[Quality] = []
+    parts: list[AttentionQuality] = []
     chosen: Counter[int] = Counter()
     try:
         for start in range(0, len(examples), batch):
@@ -86,7 +86,7 @@ def evaluate(
                 regions = examples.regions(indices)
                 cells = looked.weights.float().cpu().reshape(-1, *model.cells)
                 maps = attention_map(cells, looked.density, (regions.shape[1], regions.shape[2])).cpu()
-                parts.append(measure(maps, regions, model.cells))
+                parts.append(attention_quality(maps, regions, model.cells))
     finally:
         model.train(training)
     return Evaluation(
@@ -109,4 +109,4 @@ def accuracy_of(records: Sequence[Record], predictions: Mapping[int | str, str])
     ]
     if not told:
         return Accuracy(math.nan, {}, {}, {}, {})
-    return evaluate_answers({r.id: predictions[r.id] for r in records if r.answers}, told)
+    return mean_accuracy({r.id: predictions[r.id] for r in records if r.answers}, told)

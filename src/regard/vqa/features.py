@@ -4,7 +4,7 @@ A store is a folder:
 
     features.bin    (pictures, h, w, D) float16, one row after the other
     state.bin       a byte for each row: 0 not made yet, 1 made, 2 the picture cannot be read
-    store.json      names of the pictures in the order of the rows, shape, backbone, its fingerprint
+    store.json      names of the pictures in the order of the rows, shape, and the `FeatureDescription`
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from torch import Tensor
 from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, fingerprint, load_backbone, make_backbone, save_backbone
-from regard.backbones._files import SIZES
+from regard.backbones._files import SMALL_SIZES
 from regard.pictures import read
-from regard.vqa.grids import grids, stamp
+from regard.vqa.description import FeatureDescription
+from regard.vqa.grids import grids
 from regard.vqa.records import Skipped
 
 WAITING, MADE, BROKEN = 0, 1, 2
@@ -52,25 +53,24 @@ class FeatureStore:
     folder: Path
     names: tuple[str, ...]
     shape: tuple[int, int, int]  # height, width, D
-    backbone: str
-    fingerprint: str
+    description: FeatureDescription
 
     @classmethod
-    def open(cls, folder: Path | str, expected: str | None = None) -> FeatureStore:
-        """The store in a folder; with `expected`, a Problem unless it was made by the backbone of that fingerprint."""
+    def open(cls, folder: Path | str, expected: FeatureDescription | None = None) -> FeatureStore:
+        """The store in a folder; with `expected`, a Problem that names the difference unless its features are those."""
         folder = Path(folder)
         try:
-            said = json.loads((folder / "store.json").read_text())
-            store = cls(folder, tuple(said["names"]), tuple(said["shape"]), said["backbone"], said["fingerprint"])
+            content = json.loads((folder / "store.json").read_text())
+            store = cls(folder, tuple(content["names"]), tuple(content["shape"]), _description(content))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Problem(f"{folder} holds no features ({error}). Make them: regard features") from error
         size = len(store.names) * store._row * 2
         if not (folder / "features.bin").is_file() or (folder / "features.bin").stat().st_size != size:
             raise Problem(f"{folder / 'features.bin'} does not have the {size} bytes that store.json says. Remake it.")
-        if expected is not None and store.fingerprint != expected:
+        if expected is not None and (difference := store.description.difference(expected)):
             raise Problem(
-                f"the features in {folder} were made by {store.backbone} (fingerprint {store.fingerprint}), and the "
-                f"model needs those of {expected}. Make them again: regard features"
+                f"the features in {folder}, made by {store.description.name}, are not those that are needed: "
+                f"{difference}. Make them again: regard features"
             )
         return store
 
@@ -104,8 +104,8 @@ class FeatureStore:
 
     def sample(self, count: int) -> Tensor:
         """Rows spread over the store, (<= count, h, w, D), for statistics."""
-        made = [name for name in self.names if self.has(name)]
-        return self[made[:: max(1, len(made) // count)][:count]]
+        names = [name for name in self.names if self.has(name)]
+        return self[names[:: max(1, len(names) // count)][:count]]
 
 
 class _Mapped:
@@ -119,13 +119,13 @@ class _Mapped:
         self.read = 0
 
     def rows(self, numbers: list[int]) -> numpy.ndarray[Any, numpy.dtype[numpy.float16]]:
-        taken: numpy.ndarray[Any, numpy.dtype[numpy.float16]] = self.array[numbers]
+        rows: numpy.ndarray[Any, numpy.dtype[numpy.float16]] = self.array[numbers]
         self.read += len(numbers)
         if self.read >= _RELEASE:
             self.read = 0
             if hasattr(self.memory, "madvise"):
                 self.memory.madvise(mmap.MADV_DONTNEED)
-        return taken
+        return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapped file stays in its process; another one maps it again.
@@ -180,11 +180,11 @@ def make_features(
                     state[i] = BROKEN
             if ready:
                 with torch.inference_mode():
-                    made = grids(backbone, torch.cat([x for _, x in ready]).to(device), stages)
-                kept = [i for i, _ in ready]
-                rows[kept] = made.reshape(len(kept), -1).half().cpu().numpy()
+                    features = grids(backbone, torch.cat([x for _, x in ready]).to(device), stages)
+                indices = [i for i, _ in ready]
+                rows[indices] = features.reshape(len(indices), -1).half().cpu().numpy()
                 rows.flush()
-                state[kept] = MADE
+                state[indices] = MADE
             state.flush()
             if progress:
                 progress(start + len(chosen), len(waiting))
@@ -201,18 +201,18 @@ def kept_backbone(folder: Path, name: str, size: int | None = None, seed: int | 
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed or 0)
-        asked = make_backbone(name, size=size)
+        backbone = make_backbone(name, size=size)
     if not (folder / "config.json").is_file():
-        return asked, save_backbone(asked, folder)
-    there = load_backbone(folder)
-    drawn_again = seed is None and name in SIZES and there.config == asked.config
-    if not drawn_again and fingerprint(there) != fingerprint(asked):
+        return backbone, save_backbone(backbone, folder)
+    stored = load_backbone(folder)
+    drawn_again = seed is None and name in SMALL_SIZES and stored.config == backbone.config
+    if not drawn_again and fingerprint(stored) != fingerprint(backbone):
         raise Problem(
-            f"{folder} keeps the backbone that its features were made by (fingerprint {fingerprint(there)}), and "
-            f"{name} is another (fingerprint {fingerprint(asked)}). Store its features elsewhere (--out), or name "
+            f"{folder} keeps the backbone that its features were made by (fingerprint {fingerprint(stored)}), and "
+            f"{name} is another (fingerprint {fingerprint(backbone)}). Store its features elsewhere (--out), or name "
             f"the one that is there: --backbone {folder}"
         )
-    return there, folder
+    return stored, folder
 
 
 def _start(folder: Path, names: tuple[str, ...], backbone: Backbone, name: str, stages: bool) -> FeatureStore:
@@ -221,19 +221,26 @@ def _start(folder: Path, names: tuple[str, ...], backbone: Backbone, name: str, 
         size = backbone.preparation.size
         like = next(backbone.parameters())
         _, height, width, dim = grids(backbone, torch.zeros(1, 3, size, size, device=like.device), stages).shape
-    mark = stamp(backbone, stages)
+    description = FeatureDescription.of(backbone, name, stages)
     if (folder / "store.json").is_file():
-        store = FeatureStore.open(folder, expected=mark)
+        store = FeatureStore.open(folder, expected=description)
         if store.names == names and store.shape == (height, width, dim):
             return store
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "features.bin").open("wb") as file:
         file.truncate(len(names) * height * width * dim * 2)
     (folder / "state.bin").write_bytes(bytes(len(names)))
-    said = {"names": names, "shape": [height, width, dim], "backbone": name, "fingerprint": mark, "dtype": "float16"}
+    content = {"names": names, "shape": [height, width, dim], "features": description.to_json(), "dtype": "float16"}
     with replacing(folder / "store.json") as beside:
-        beside.write_text(json.dumps(said))
+        beside.write_text(json.dumps(content))
     return FeatureStore.open(folder)
+
+
+def _description(content: dict[str, Any]) -> FeatureDescription:
+    """That of a store.json, which earlier had the backbone's name and a fingerprint by themselves."""
+    if "features" in content:
+        return FeatureDescription.from_json(content["features"])
+    return FeatureDescription.from_json({"name": content["backbone"], "fingerprint": content["fingerprint"]})
 
 
 def _picture(source: Path | Tensor) -> Tensor:

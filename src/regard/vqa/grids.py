@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from regard.backbones import Backbone, fingerprint
+from regard.backbones import Backbone
 
 
 def grids(backbone: Backbone, prepared: Tensor, stages: bool = False) -> Tensor:
@@ -27,17 +27,3 @@ def grids(backbone: Backbone, prepared: Tensor, stages: bool = False) -> Tensor:
     maps = backbone.stages(prepared)
     height, width = maps[-1].shape[-2:]
     return torch.cat([adaptive_avg_pool2d(x, (height, width)) for x in maps], 1).permute(0, 2, 3, 1)
-
-
-def stamp(backbone: Backbone, stages: bool = False) -> str:
-    """The backbone's fingerprint, with a mark if the features are of all stages."""
-    return fingerprint(backbone) + ("-stages" if stages else "")
-
-
-def of_stages(stamped: str) -> bool:
-    """Whether features with this mark are of all stages.
-
-    >>> of_stages("0123456789abcdef-stages")
-    True
-    """
-    return stamped.endswith("-stages")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard._plan import Map
+from regard.attention.arguments import Map
 from regard.continuous import Density, Locations, fit_mixture, match_moments, select_mixture
 from regard.continuous.fit import Mixing
 from regard.maps.spelling import map_name, number_suffix, parse_map
@@ -34,7 +34,7 @@ _FAMILIES = {"softmax": 1, "sparsemax": 2}  # alpha of the densities
 
 
 class Kind(ABC):
-    """A way to attend to the cells of a picture: `Discrete`, or a `Fitted` one, which has a density."""
+    """A way to attend to the cells of a picture: `Discrete`, or a `FittedKind` one, which has a density."""
 
     @property
     @abstractmethod
@@ -75,7 +75,7 @@ class Discrete(Kind):
         return f"TV{self.map[2:]}".replace("-", " ") if self.map.startswith("tvmax") else super().label
 
 
-class Fitted(Kind):
+class FittedKind(Kind):
     """A density that is fitted to softmax weights on the cells."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Fitted(Kind):
 
 
 @dataclass(frozen=True)
-class Continuous(Fitted):
+class Continuous(FittedKind):
     """One density by moment matching: `map` "softmax" gives a Gaussian, "sparsemax" a truncated paraboloid.
 
     >>> print(Continuous("sparsemax"), Continuous("sparsemax").alpha)
@@ -113,7 +113,7 @@ class Continuous(Fitted):
 
 
 @dataclass(frozen=True)
-class MixtureOf(Fitted):
+class MixtureOf(FittedKind):
     """So many Gaussians by EM, started from regions; `sparse` drops weak ones.
 
     >>> print(MixtureOf(4, sparse=True), "has the label:", MixtureOf(4, sparse=True).label)
@@ -146,7 +146,7 @@ class MixtureOf(Fitted):
 
 
 @dataclass(frozen=True)
-class MixtureSelected(Fitted):
+class MixtureSelected(FittedKind):
     """The number of Gaussians chosen for each example at test time, at a `price` per component; one in training.
 
     >>> print(MixtureSelected(0.5), MixtureSelected())
@@ -245,13 +245,13 @@ def parse(kind: str | Kind) -> Kind:
     Traceback (most recent call last):
     ValueError: attention: got 'mixture', expected one of discrete-softmax, ...
     """
-    found = kind if isinstance(kind, Kind) else _read(str(kind))
+    found = kind if isinstance(kind, Kind) else _read_name(str(kind))
     if found is None:
         _check.complain("attention", repr(kind), f"one of {WRITTEN}", "Write one of these.")
     return found
 
 
-def _read(name: str) -> Kind | None:
+def _read_name(name: str) -> Kind | None:
     family, _, rest = name.partition("-")
     if family == "discrete" and _MAP.fullmatch(rest):
         return Discrete(rest)

@@ -26,7 +26,7 @@ from regard.continuous import (
 )
 from regard.continuous.attention import read_out
 from regard.maps.simplex import softmax
-from regard.vqa.kinds import Discrete, Fitted, Kind, named_map, parse
+from regard.vqa.kinds import Discrete, FittedKind, Kind, named_map, parse
 
 BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]
 
@@ -78,7 +78,7 @@ class OutputAttention(nn.Module):
         _check.choice("basis", basis, ("gaussian", "fourier", "thesis-49", "thesis-100"))
         self.cells, self.basis, self.kind = cells, basis, parse(kind)
         self.pool = _Layers(dim, dim if hidden is None else hidden, out, dropout)
-        if isinstance(self.kind, Fitted):
+        if isinstance(self.kind, FittedKind):
             _ = self.regression  # made here, and not in the first step
 
     @cached_property
@@ -101,7 +101,7 @@ class OutputAttention(nn.Module):
             weights = (p if isinstance(p, Tensor) else p.weights).squeeze(-2)
             context = (weights.to(x.dtype).unsqueeze(-2) @ x).squeeze(-2)
             return Looked(self.pool.merge(context), weights, weights, None)
-        assert isinstance(look, Fitted)
+        assert isinstance(look, FittedKind)
         weights = softmax(s, mask=mask)
         with torch.autocast(x.device.type, enabled=False):  # densities and their expectations need float32
             density = look.fit(weights, self.regression.where, mask, training=self.training)

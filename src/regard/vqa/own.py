@@ -17,7 +17,7 @@ from regard._problem import Problem
 from regard.vqa.records import Record, Records, Skipped
 
 TRAIN = "train"
-Rows = list[tuple[int, dict[str, Any]]]  # the number of the line, and what it says
+NumberedRows = list[tuple[int, dict[str, Any]]]  # the number of the line, and what it says
 
 
 class NoSplit(Problem):
@@ -34,7 +34,7 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
     skipped, records, found = Skipped(), [], {}
     seen: set[int | str] = set()
     rows = read_rows(path)
-    sizes = _sizes(rows)
+    sizes = _split_sizes(rows)
     _check_split(path, split, sizes)
     for number, row in rows:
         where = f"{path.name}, line {number}"
@@ -107,12 +107,12 @@ def hold_out(
     if target.exists():
         raise Problem(f"{target} is there already. Name another file, or remove it.")
     rows = read_rows(path)
-    if sizes := _sizes(rows):
-        raise Problem(f"{path} has splits already: {_told(sizes)}. Use them, or take the column split out.")
+    if sizes := _split_sizes(rows):
+        raise Problem(f"{path} has splits already: {_listed(sizes)}. Use them, or take the column split out.")
     chosen: dict[str, str] = {}
     for _, row in rows:
         name = posixpath.normpath(str(row.get("picture", "")))
-        place = _place(name, seed)
+        place = _position(name, seed)
         chosen[name] = "test" if place < test else "val" if place < test + val else TRAIN
         row["split"] = chosen[name]
     pictures = {split: sum(s == split for s in chosen.values()) for split in (TRAIN, "val", "test")}
@@ -120,21 +120,21 @@ def hold_out(
         if share and not pictures[split]:
             raise Problem(f"no picture of {len(chosen)} falls into {split}. Take a larger share, or another seed.")
     with replacing(target) as beside:
-        _write(beside, path, [row for _, row in rows])
+        _write_rows(beside, path, [row for _, row in rows])
     return target, {split: count for split, count in pictures.items() if count}
 
 
-def read_rows(path: Path) -> Rows:
+def read_rows(path: Path) -> NumberedRows:
     """The lines of a JSONL or CSV file, with their numbers."""
     return list(_csv(path) if _is_table(path) else _jsonl(path))
 
 
-def _place(name: str, seed: int) -> float:
+def _position(name: str, seed: int) -> float:
     """A number from 0 to 1 that a picture's name and the seed decide."""
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) / 2**64
 
 
-def _sizes(rows: Rows) -> Counter[str]:
+def _split_sizes(rows: NumberedRows) -> Counter[str]:
     return Counter(name for _, row in rows if (name := _split_of(row)))
 
 
@@ -143,7 +143,7 @@ def _split_of(row: dict[str, Any]) -> str:
     return "" if name is None else str(name).strip()
 
 
-def _told(sizes: Counter[str]) -> str:
+def _listed(sizes: Counter[str]) -> str:
     return ", ".join(f"{name} ({count})" for name, count in sizes.items())
 
 
@@ -151,7 +151,7 @@ def _check_split(path: Path, split: str | None, sizes: Counter[str]) -> None:
     if split is None or split in sizes or (not sizes and split == TRAIN):
         return
     if sizes:
-        raise NoSplit(f"{path} has no split {split!r}, only {_told(sizes)}. Name one of these.")
+        raise NoSplit(f"{path} has no split {split!r}, only {_listed(sizes)}. Name one of these.")
     raise NoSplit(
         f"{path} has no split {split!r}: it has no column split, and its rows are what is trained on. "
         f"Hold pictures out: regard split {path}"
@@ -174,7 +174,7 @@ def _delimiter(path: Path) -> str:
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_text_lines(path), start=1):
         if line.strip():
             try:
                 row = json.loads(line)
@@ -186,7 +186,7 @@ def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    lines = csv.DictReader(_lines(path), delimiter=_delimiter(path))
+    lines = csv.DictReader(_text_lines(path), delimiter=_delimiter(path))
     if not lines.fieldnames or not {"picture", "question"} <= set(lines.fieldnames):
         raise Problem(f"{path} has no columns picture and question. Name them in its first line.")
     for row in lines:
@@ -197,7 +197,7 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield lines.line_num, kept
 
 
-def _write(target: Path, source: Path, rows: list[dict[str, Any]]) -> None:
+def _write_rows(target: Path, source: Path, rows: list[dict[str, Any]]) -> None:
     if not _is_table(source):
         target.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
         return
@@ -209,7 +209,7 @@ def _write(target: Path, source: Path, rows: list[dict[str, Any]]) -> None:
             table.writerow({k: "|".join(v) if isinstance(v, list) else v for k, v in row.items()})
 
 
-def _lines(path: Path) -> list[str]:
+def _text_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

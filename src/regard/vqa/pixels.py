@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from regard._problem import Problem
-from regard.backbones import Backbone, fingerprint
+from regard.backbones import Backbone
 from regard.pictures import read, square
+from regard.vqa.description import FeatureDescription
+from regard.vqa.grids import grids
 
 
 class PixelStore:
@@ -22,14 +24,14 @@ class PixelStore:
 
     def __init__(self, pictures: Mapping[str, Path], backbone: Backbone, name: str) -> None:
         """Measure the grid that the backbone gives."""
-        self.pictures, self.network, self.backbone = dict(pictures), backbone, name
+        self.pictures, self.network = dict(pictures), backbone
         self.folder = next(iter(self.pictures.values())).parent
-        self.fingerprint = fingerprint(backbone)
+        self.description = FeatureDescription.of(backbone, name)
         self.names = tuple(self.pictures)
         self.decoded: dict[str, Tensor | None] = {}
         size = backbone.preparation.size
         with torch.no_grad():
-            _, dim, height, width = backbone.eval()(torch.zeros(1, 3, size, size)).shape
+            _, height, width, dim = grids(backbone.eval(), torch.zeros(1, 3, size, size)).shape
         self.shape: tuple[int, int, int] = (height, width, dim)
 
     def has(self, name: str) -> bool:
@@ -45,7 +47,7 @@ class PixelStore:
         """Features of some pictures as the backbone gives them now, for statistics."""
         chosen = [name for name in self.names[:: max(1, len(self.names) // count)][:count] if self.has(name)]
         with torch.no_grad():
-            return features(self.network.eval(), self[chosen])
+            return grids(self.network.eval(), self.network.prepare(self[chosen]))
 
     def _decode(self, name: str) -> Tensor | None:
         if name not in self.decoded:
@@ -54,9 +56,3 @@ class PixelStore:
             except Problem:
                 self.decoded[name] = None
         return self.decoded[name]
-
-
-def features(backbone: Backbone, pictures: Tensor) -> Tensor:
-    """Grids (B, h, w, D) of pictures (B, 3, H, W) of bytes."""
-    grids: Tensor = backbone(backbone.prepare(pictures))
-    return grids.permute(0, 2, 3, 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,19 +14,21 @@ from torch import Tensor
 from regard._card import Card
 from regard._model_folder import ModelFolder
 from regard._problem import Problem
+from regard._rounded import rounded
 from regard.backbones import Backbone
-from regard.continuous import Density, Mixture
-from regard.continuous.density import Elliptical
+from regard.continuous import Density
+from regard.continuous.members import describe_density, members
 from regard.hub import Pretrained
+from regard.vqa.attention_quality import attention_map, attention_quality
+from regard.vqa.description import FeatureDescription
 from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
 from regard.vqa.mcan import MCAN
-from regard.vqa.quality import attention_map, measure
 from regard.vqa.records import Answers
 from regard.vqa.results import FOLDER, Results
 from regard.vqa.words import Words, tokens
 
-_SHOWN = 96  # side of the map that entropy and area are measured on
+_SIDE = 96  # side of the map that entropy and area are measured on
 
 
 @dataclass(frozen=True)
@@ -74,39 +76,14 @@ class Prediction:
             "confidence": round(self.confidence, 6),
             "top": [{"answer": answer, "score": round(score, 6)} for answer, score in self.top],
             "attention": self.attention,
-            "weights": _numbers(self.weights),
-            "effective_weights": _numbers(self.effective),
-            "density": describe(self.density),
+            "weights": rounded(self.weights),
+            "effective_weights": rounded(self.effective),
+            "density": None if self.density is None else describe_density(self.density),
             "entropy": round(self.entropy, 4),
             "support_area": round(self.support_area, 6),
             "seconds": round(self.seconds, 4),
             "words": [{"word": word, "weight": round(weight, 6)} for word, weight in self.words],
         }
-
-
-def _first(density: Density | None) -> Density | None:
-    """The first density of a batch, without the batch."""
-    if isinstance(density, Mixture):
-        parts = density.parts
-        return Mixture(density.mixing[0], type(parts)(parts.mean[0], parts.covariance[0]))
-    if isinstance(density, Elliptical):
-        return type(density)(density.mean[0], density.covariance[0])
-    return density
-
-
-def describe(density: Density | None) -> dict[str, Any] | None:
-    """One density as plain numbers: family, components with share, mean and covariance."""
-    if density is None:
-        return None
-    parts = density.parts if isinstance(density, Mixture) else density
-    means, covariances = parts.mean.reshape(-1, 2), parts.covariance.reshape(-1, 2, 2)
-    shares = density.mixing.reshape(-1).tolist() if isinstance(density, Mixture) else [1.0]
-    components = [
-        {"share": round(share, 6), "mean": _numbers(mean), "covariance": _numbers(covariance)}
-        for share, mean, covariance in zip(shares, means, covariances, strict=True)
-        if share > 0
-    ]
-    return {"family": type(parts).__name__.lower(), "components": components}
 
 
 class Predictor(Pretrained):
@@ -148,8 +125,13 @@ class Predictor(Pretrained):
         from regard.vqa.store import load_run
 
         run = load_run(checkpoint)
-        results = Results.beside(run.folder)
-        return cls(run.model, run.load_backbone(), run.words, run.answers, run.stages, results)
+        results = Results.beside(run.folder.path)
+        return cls(run.model, run.load_backbone(), run.words, run.answers, run.features.stages, results)
+
+    @cached_property
+    def features(self) -> FeatureDescription:
+        """What its backbone makes of a picture for the model."""
+        return FeatureDescription.of(self.backbone, "backbone", self.stages)
 
     def card(self, name: str, *, license: str | None = None) -> Card:
         """The README.md of this model, under the name that it is loaded by, with its results."""
@@ -160,7 +142,7 @@ class Predictor(Pretrained):
     def _write(self, place: ModelFolder) -> None:
         from regard.vqa.store import save_model
 
-        save_model(place, self.model, self.words, self.answers, self.backbone, self.stages)
+        save_model(place, self.model, self.words, self.answers, self.backbone, self.features)
         if self.results is not None:
             self.results.write(place.path / FOLDER)
 
@@ -187,8 +169,8 @@ class Predictor(Pretrained):
         ranked = [(self.answers.known[i], float(s)) for s, i in zip(best.values, best.indices.tolist(), strict=True)]
         cells = self.model.cells
         weights, effective = (x[0].float().reshape(cells) for x in (looked.weights, looked.effective))
-        shown = attention_map(weights[None], looked.density, (_SHOWN, _SHOWN))
-        quality = measure(shown, torch.zeros_like(shown, dtype=torch.bool), cells)
+        shown = attention_map(weights[None], looked.density, (_SIDE, _SIDE))
+        quality = attention_quality(shown, torch.zeros_like(shown, dtype=torch.bool), cells)
         on_words = self.model.look_at_words(numbers)[0]
         return Prediction(
             question,
@@ -198,20 +180,9 @@ class Predictor(Pretrained):
             str(kind),
             weights.clone(),
             effective.clone(),
-            _first(looked.density),
+            None if looked.density is None else members(looked.density)[0],
             float(quality.entropy),
             float(quality.support),
             time.perf_counter() - began,
             [(word, float(w)) for word, w in zip(read[:length], on_words, strict=False)],
         )
-
-
-def _numbers(x: Tensor) -> Any:
-    def rounded(values: Any) -> Any:
-        return [rounded(v) for v in values] if isinstance(values, list) else _round(values)
-
-    return rounded(x.tolist())
-
-
-def _round(value: float) -> float:
-    return round(value, 6) if math.isfinite(value) else 0.0

@@ -71,8 +71,8 @@ def check_answers(records: Records, source: Path | str, use: str) -> None:
 
 def read_vqa(folder: Path, split: str, pictures: Path | str | None = None) -> Records:
     """A split of VQA-v2, or of anything in its form."""
-    asked = _json(_find(folder, split, "questions"), "questions")
-    annotated = _find(folder, split, "annotations", needed=False)
+    asked = _json(_find_file(folder, split, "questions"), "questions")
+    annotated = _find_file(folder, split, "annotations", needed=False)
     subtype = str(asked.get("data_subtype", split))
     # Test-dev asks about the pictures of the test split.
     place = Path(pictures) if pictures else folder
@@ -130,7 +130,7 @@ def _record(name: Any, picture: str, text: str, told: dict[str, Any] | None) -> 
     return Record(name, picture, text, answers, kind, question, regions)
 
 
-def _find(folder: Path, split: str, what: str, needed: bool = True) -> Path | None:
+def _find_file(folder: Path, split: str, what: str, needed: bool = True) -> Path | None:
     name = re.compile(rf"(.*_)?{re.escape(split)}(19|20)?\d*_{what}\.json")
     found = sorted(p for p in folder.rglob(f"*{what}.json") if name.fullmatch(p.name))
     if not found and needed:

@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from regard._problem import Problem
-from regard.vqa.metric import normalise, soft_target
+from regard.vqa.accuracy import normalise, soft_target
 from regard.vqa.words import Words, tokens
 
 
@@ -79,7 +76,7 @@ class Records:
         return len(self.records)
 
     def keep_answered(self) -> Records:
-        """Without questions whose answers are not known, which are noted: nothing can be learned or judged by them."""
+        """Without questions whose answers are not known, which are noted: they teach and measure nothing."""
         for record in self.records:
             if not record.answers:
                 self.skipped.add("question without an answer", f"question {record.id} of {self.name}")
@@ -111,8 +108,8 @@ class Answers:
     """The answers that a model can give.
 
     >>> answers = Answers.of([Record(1, "a", "?", ("yes",) * 9 + ("no",)), Record(2, "b", "?", ("yes",) * 10)], above=2)
-    >>> answers.known, answers.target(Record(1, "a", "?", ("yes", "yes"))).tolist()
-    (('yes',), [1.0])
+    >>> answers.known, answers.credits(Record(1, "a", "?", ("yes", "yes")))
+    (('yes',), {0: 1.0})
     """
 
     known: tuple[str, ...]
@@ -145,13 +142,6 @@ class Answers:
             self.numbers[a]: soft_target(round(10 * n / counts.total())) for a, n in counts.items() if a in self.numbers
         }
         return {number: found[number] for number in sorted(found) if found[number] > 0}
-
-    def target(self, record: Record) -> Tensor:
-        """The same as a vector with zeros elsewhere, (len(self),)."""
-        target = torch.zeros(len(self))
-        for number, credit in self.credits(record).items():
-            target[number] = credit
-        return target
 
     @property
     def fingerprint(self) -> str:

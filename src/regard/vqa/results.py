@@ -88,17 +88,17 @@ class Results:
         """Accuracy, and attention mass where regions are known, with the model's `own` attention, by split."""
         return {
             split: {"accuracy": kinds[own]["overall"]}
-            | {f"attention {name}": _whole(kinds[own])[name] for name in ("mass",) if name in _whole(kinds[own])}
+            | {f"attention {name}": _over_all(kinds[own])[name] for name in ("mass",) if name in _over_all(kinds[own])}
             for split, kinds in self.splits.items()
             if own in kinds
         }
 
     def sections(self, own: str) -> list[Section]:
         """A part of a card for each split: accuracy of each kind of attention, and the quality of the attention."""
-        return [Section(f"Results on {split}", _told(kinds, own)) for split, kinds in self.splits.items()]
+        return [Section(f"Results on {split}", _tables_of(kinds, own)) for split, kinds in self.splits.items()]
 
 
-def _told(kinds: Mapping[str, Mapping[str, Any]], own: str) -> str:
+def _tables_of(kinds: Mapping[str, Mapping[str, Any]], own: str) -> str:
     """Two tables, the model's own attention first."""
     ordered = sorted(kinds, key=lambda kind: kind != own)
     named = {kind: f"**{kind}** (its own)" if kind == own else kind for kind in ordered}
@@ -112,10 +112,10 @@ def _told(kinds: Mapping[str, Mapping[str, Any]], own: str) -> str:
         for kind in ordered
     ]
     text = "Accuracy in percent, by output attention:\n\n" + markdown_table(["attention", "overall", *types], rows)
-    measured = [kind for kind in ordered if _whole(kinds[kind])]
+    measured = [kind for kind in ordered if _over_all(kinds[kind])]
     if not measured:
         return text
-    rows = [[named[kind], *(_number(_whole(kinds[kind]).get(m), 3) for m in MEASURES)] for kind in measured]
+    rows = [[named[kind], *(_number(_over_all(kinds[kind]).get(m), 3) for m in MEASURES)] for kind in measured]
     meaning = "\n".join(f"- {name}: {words}" for name, words in MEASURES.items())
     return (
         f"{text}\n\nWhere it looked, over all questions whose regions are known:\n\n"
@@ -123,7 +123,7 @@ def _told(kinds: Mapping[str, Mapping[str, Any]], own: str) -> str:
     )
 
 
-def _whole(numbers: Mapping[str, Any]) -> Mapping[str, float]:
+def _over_all(numbers: Mapping[str, Any]) -> Mapping[str, float]:
     """The mean quality over all questions with regions."""
     found: Mapping[str, float] = numbers["quality"].get("all", {})
     return found
@@ -136,7 +136,7 @@ def _number(value: float | None, digits: int) -> str:
 def _checked(kinds: Any) -> dict[str, dict[str, Any]]:
     """The content of a file, if it is one of ours."""
     for numbers in kinds.values():
-        measured = [*numbers["by_answer_type"].values(), *_whole(numbers).values()]
+        measured = [*numbers["by_answer_type"].values(), *_over_all(numbers).values()]
         if not all(isinstance(value, int | float) for value in (numbers["overall"], *measured)):
             raise TypeError("a number was expected")
     return dict(kinds)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard._problem import Problem
 
-PAD, UNKNOWN = 0, 1
+PAD, UNKNOWN_WORD = 0, 1
 _DELETED = str.maketrans("-/", "  ", ".,'!?\"()*#:;")
 
 
@@ -54,7 +54,7 @@ class Words:
 
     def encode(self, question: str, length: int) -> Tensor:
         """The numbers of the first `length` words, padded with zeros: (length,) int64."""
-        numbers = [self.numbers.get(word, UNKNOWN) for word in tokens(question)[:length]]
+        numbers = [self.numbers.get(word, UNKNOWN_WORD) for word in tokens(question)[:length]]
         return torch.tensor(numbers + [PAD] * (length - len(numbers)))
 
     @property

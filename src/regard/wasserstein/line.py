@@ -45,8 +45,8 @@ def wasserstein_1d(
     if x_weights is None and y_weights is None and n == m:
         x, y = (z.sort(dim=-1, stable=True).values for z in (x, y))
         return (norm_between(x, y, p, pairwise) / math.pow(n, 1 / p)).to(dtype)
-    x, x_steps = _quantiles(x, _weights("x_weights", x_weights, x))
-    y, y_steps = _quantiles(y, _weights("y_weights", y_weights, y))
+    x, x_steps = _quantiles(x, _line_weights("x_weights", x_weights, x))
+    y, y_steps = _quantiles(y, _line_weights("y_weights", y_weights, y))
     x, y = as_pairs(x, y, pairwise, 1)
     x_steps, y_steps = as_pairs(x_steps, y_steps, pairwise, 1)
     shape = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
@@ -101,7 +101,7 @@ def histogram_wasserstein(
     return norm_between(a.cumsum(-1)[..., :-1] * gaps, b.cumsum(-1)[..., :-1] * gaps, 1, pairwise).to(dtype)
 
 
-def _weights(argument: str, weights: Tensor | None, x: Tensor) -> Tensor:
+def _line_weights(argument: str, weights: Tensor | None, x: Tensor) -> Tensor:
     if weights is None:
         return x.new_full((), 1 / x.shape[-1]).expand(x.shape)
     _check.floating(argument, weights, min_dims=1)

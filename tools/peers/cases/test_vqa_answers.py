@@ -1,4 +1,4 @@
-"""Random answers, normalised and judged by the official code and by regard; run in a checkout of the official code.
+"""Random answers, normalised and scored by the official code and by regard; run in a checkout of the official code.
 
 The official code is Python 2. Where REGARD_PYTHON2 names such an interpreter it is run as it is; else its print
 statements are converted in a temporary folder, and its patterns are given Python 2's meaning of a digit.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.vqa import evaluate_answers, normalise
+from regard.vqa import mean_accuracy, normalise
 from regard.vqa.contractions import CONTRACTIONS
 
 OFFICIAL = Path("PythonEvaluationTools") / "vqaEvaluation" / "vqaEval.py"
@@ -108,7 +108,7 @@ def test_the_same_words_and_accuracies(kind, python2, tmp_path):
     rows = list(questions(kind))
     words, overall, each = official(tmp_path, rows, python2)
     assert {text: normalise(text) for text in words} == words
-    found = evaluate_answers({row["question_id"]: row["said"] for row in rows}, rows)
+    found = mean_accuracy({row["question_id"]: row["said"] for row in rows}, rows)
     assert abs(found.overall - overall) < 1e-6
     assert all(abs(100 * found.each[int(name)] - value) < 1e-6 for name, value in each.items())
     assert 0 < overall < 100

@@ -1,4 +1,4 @@
-"""The official VQA evaluation, which has no tests: its code and ours judge the same random answers."""
+"""The official VQA evaluation, which has no tests: its code and ours score the same random answers."""
 
 from __future__ import annotations
 

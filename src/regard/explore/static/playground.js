@@ -10,11 +10,6 @@ const SLIDERS = {
   eps: { label: "eps of Sinkhorn", min: 0.01, max: 10, step: 0.02, value: 0.1, log: true },
   cells: { label: "cells along a side", min: 4, max: 24, step: 1, value: 14, whole: true },
 };
-const PANELS = {
-  softmax: "softmax", entmax: "entmax", sparsemax: "sparsemax", tvmax: "TVmax", sinkhorn: "Sinkhorn, focused blob",
-  gaussian: "continuous softmax", paraboloid: "continuous sparsemax", mixture: "K components", selected: "selected K",
-  "effective-gaussian": "effective weights, softmax", "effective-paraboloid": "effective weights, sparsemax",
-};
 const FIRST = [{ x: 0.3, y: 0.35, size: 0.1, height: 3 }, { x: 0.72, y: 0.62, size: 0.08, height: 2.8 }];
 const BOX = { left: 0.12, top: 0.16, right: 0.5, bottom: 0.56 };
 const clamp = (v, low = 0, high = 1) => Math.min(Math.max(v, low), high), neat = v => +v.toFixed(3);
@@ -23,8 +18,6 @@ let blobs, box, chosen = 0, values, found = null;
 export async function start_playground() {
   from_address();
   values = sliders($("play-sliders"), SLIDERS, () => update(), "p.");
-  $("panels").replaceChildren(...Object.entries(PANELS).map(([key, title]) => make("figure", { id: "panel-" + key },
-    make("h3", {}, title), make("canvas", { width: 240, height: 240, role: "img", "aria-label": title }), make("dl", { class: "numbers" }))));
   $("one-scale").checked = read_state().scale === "one";
   $("one-scale").addEventListener("change", () => { write_state({ scale: $("one-scale").checked ? "one" : "" }); paint(); });
   $("add-blob").addEventListener("click", () => {
@@ -154,14 +147,20 @@ function paint() {
   const sampled = Object.fromEntries(Object.entries(found.panels).map(([key, p]) => [key, p.density ? sample(p.density) : p.weights.map(r => r.map(w => w * p.weights.length ** 2))]));
   const common = Math.max(...Object.values(sampled).map(highest));
   for (const [key, panel] of Object.entries(found.panels)) {
-    const figure = $("panel-" + key), canvas = figure.querySelector("canvas"), top = $("one-scale").checked ? common : highest(sampled[key]);
+    const figure = $("panel-" + key) || new_panel(key), canvas = figure.querySelector("canvas"), top = $("one-scale").checked ? common : highest(sampled[key]);
     backdrop(canvas);
     if (panel.density) density(canvas, panel.density, sampled[key], top); else cells(canvas, sampled[key], top);
     outline(canvas);
-    const k = panel.density && panel.density.components.length;
-    figure.querySelector("h3").textContent = PANELS[key] + (key === "selected" ? ` = ${k}` : key === "entmax" ? ` ${values.alpha}` : "");
+    figure.querySelector("h3").textContent = panel.label; canvas.setAttribute("aria-label", panel.label);
     numbers(figure.querySelector("dl"), [["entropy", panel.entropy.toFixed(2)], ["support", percent(panel.support, 1)], ["in the box", percent(panel.mass, 1)]]);
   }
+}
+
+function new_panel(key) {
+  const figure = make("figure", { id: "panel-" + key }, make("h3"),
+    make("canvas", { width: 240, height: 240, role: "img" }), make("dl", { class: "numbers" }));
+  $("panels").append(figure);
+  return figure;
 }
 
 function outline(canvas) {

@@ -1,0 +1,145 @@
+"""Inputs of a fused kernel, looked at before they go there: finite, and with scores in the range of their dtype.
+
+What a fused kernel makes of NaN or infinity is not specified, and differs between processors, lengths and releases of
+torch: some return a finite, wrong context. So the inputs themselves are looked at, one pass over each, and from their
+largest entries follows a bound on the scores.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import _check, native
+from regard.affinity import Dot, Factored, same_width
+
+SCORES = 1 << 21  # numbers of a block of scores, where they have to be formed to be looked at
+
+
+class FusedInputs(NamedTuple):
+    """Scores are `scale` times the inner products of `q` and `k`, plus `bias`. `sums_fit`: values sum to numbers."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    sums_fit: bool
+    bias: Tensor | None
+
+
+def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, bias: Tensor | None = None) -> FusedInputs:
+    """Factors of the scores, values and a bias of at least two axes, if all is well; else an error with the argument.
+
+    Scores that could leave the range of float16 are computed from float32.
+    """
+    tops = largest("q", q), largest("k", k)
+    sums_fit = _sums_fit(v)
+    if isinstance(affinity, Dot):
+        # The kernel scales in float32; scaling half-precision queries first would round them once more.
+        same_width(q, k)
+        first, second = q, k
+        scale = q.shape[-1] ** -0.5 if affinity.scale is None else affinity.scale
+    else:
+        finite_parameters(affinity)
+        (first, second), scale = affinity.factors(q, k), 1.0
+        tops = _largest_or_overflow(first), tops[1] if second is k else _largest_or_overflow(second)
+    added = 0.0 if bias is None else _check.below_infinity("bias", bias)
+    if not _fits(*tops, q.shape[-1], scale, q.dtype, added):
+        if q.dtype == torch.float16:
+            first, second, v = first.float(), second.float(), v.float()
+            bias = None if bias is None else bias.float()
+        if not _fits(*tops, q.shape[-1], scale, first.dtype, added):
+            _look_at_scores(first, second, scale, bias)
+    return FusedInputs(first, second, v, scale, sums_fit, bias)
+
+
+def finite_context(c: Tensor, v: Tensor) -> Tensor:
+    """The context of finite inputs, unless scores or sums of values have overflown on the way."""
+    if _check.values_checked(c) and not bool(c.detach().isfinite().all()):
+        if _sums_fit(v):
+            _overflow(c.dtype)
+        got = f"values so large that their sums overflow {c.dtype}"
+        _check.complain("v", got, "finite sums", "Scale the values down.")
+    return c
+
+
+def largest(argument: str, x: Tensor) -> float:
+    """The largest absolute entry of `x`; NaN and infinity are refused. Zero if values are not checked."""
+    if not _check.values_checked(x) or x.numel() == 0:
+        return 0.0
+    top = _largest(x)
+    if top == math.inf:
+        _check.finite(argument, x)
+    return top
+
+
+def finite_parameters(thing: Any) -> None:
+    """The tensors that an affinity holds are finite."""
+    if torch.compiler.is_compiling() or not is_dataclass(thing):
+        return
+    for field in fields(thing):
+        x = getattr(thing, field.name)
+        if isinstance(x, Tensor) and x.is_floating_point():
+            largest(field.name, x)
+
+
+def _largest(x: Tensor) -> float:
+    top = native.largest(x)
+    if top is None:
+        low, high = (float(end) for end in x.detach().aminmax())  # documented to hand NaN on
+        top = max(-low, high) if math.isfinite(low) and math.isfinite(high) else math.inf
+    return top
+
+
+def _largest_or_overflow(factor: Tensor) -> float:
+    """The largest entry of a factor that was made from finite numbers."""
+    if not _check.values_checked(factor) or factor.numel() == 0:
+        return 0.0
+    top = _largest(factor)
+    if top == math.inf:
+        _overflow(factor.dtype)
+    return top
+
+
+def _sums_fit(v: Tensor) -> bool:
+    return largest("v", v) * v.shape[-2] < _quarter(v.dtype)
+
+
+@functools.cache
+def _quarter(dtype: torch.dtype) -> float:
+    """A quarter of the largest number, so that rounding on the way does not matter."""
+    return torch.finfo(dtype).max / 4
+
+
+def _fits(q: float, k: float, width: int, scale: float, dtype: torch.dtype, added: float = 0.0) -> bool:
+    """Whether scores of queries up to `q` and keys up to `k` stay in the range of `dtype`, in any order of sums.
+
+    So they do beside a bias up to `added`, if it leaves room; or if they are less than the rounding of any larger one.
+    """
+    bound = q * k * width * max(1.0, abs(scale))
+    return bound < _quarter(dtype) and (added < _quarter(dtype) or bound < _quarter(dtype) * torch.finfo(dtype).eps)
+
+
+def _look_at_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> None:
+    """Form the scores, some queries at a time: an error if one is past the range of its dtype."""
+    with torch.no_grad():
+        pairs = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])) * k.shape[-2]
+        size = max(1, SCORES // pairs)
+        for start in range(0, q.shape[-2], size):
+            at = slice(start, start + size)
+            s = (q[..., at, :].detach() * scale) @ k.detach().mT
+            if bias is not None:
+                some = bias[..., at, :] if bias.shape[-2] > 1 else bias
+                s = torch.where(some > -math.inf, s + some, s)
+            if not bool(s.isfinite().all()):
+                _overflow(q.dtype)
+
+
+def _overflow(dtype: torch.dtype) -> None:
+    remedy = "Scale queries or keys down, or use Dot(scale)."
+    _check.complain("q, k", f"scores that overflow {dtype}", "finite scores", remedy)

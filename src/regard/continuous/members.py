@@ -1,0 +1,55 @@
+"""The members of a batch of densities, each by itself: as a density, and as plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from regard._rounded import rounded
+from regard.continuous.density import BetaGaussian, Density, Elliptical
+from regard.continuous.mixture import Mixture
+from regard.continuous.moments import density_of
+
+
+def members(density: Density) -> list[Density]:
+    """The densities of a batch in order, each without the batch.
+
+    >>> import torch
+    >>> from regard.continuous import Paraboloid
+    >>> pair = members(Paraboloid(torch.zeros(2, 3), torch.eye(3).expand(2, 3, 3)))
+    >>> len(pair), pair[0].batch_shape, type(pair[0]).__name__
+    (2, torch.Size([]), 'Paraboloid')
+    """
+    count, d = density.batch_shape.numel(), density.event_shape[0]
+    if isinstance(density, Mixture):
+        k, parts = density.mixing.shape[-1], density.parts
+        mixing, means = density.mixing.reshape(-1, k), parts.mean.reshape(-1, k, d)
+        covariances = parts.covariance.reshape(-1, k, d, d)
+        return [Mixture(mixing[i], _same_family(parts, means[i], covariances[i])) for i in range(count)]
+    assert isinstance(density, Elliptical)
+    means, covariances = density.mean.reshape(-1, d), density.covariance.reshape(-1, d, d)
+    return [_same_family(density, means[i], covariances[i]) for i in range(count)]
+
+
+def describe_density(density: Density) -> dict[str, Any]:
+    """One density on the plane as plain numbers: its family, and components with share, mean and covariance.
+
+    >>> import torch
+    >>> from regard.continuous import Gaussian
+    >>> describe_density(Gaussian(torch.tensor([0.5, 0.25]), torch.eye(2)))["components"]
+    [{'share': 1.0, 'mean': [0.5, 0.25], 'covariance': [[1.0, 0.0], [0.0, 1.0]]}]
+    """
+    parts = density.parts if isinstance(density, Mixture) else density
+    shares = density.mixing.reshape(-1).tolist() if isinstance(density, Mixture) else [1.0]
+    means, covariances = parts.mean.reshape(-1, 2), parts.covariance.reshape(-1, 2, 2)
+    components = [
+        {"share": rounded(share), "mean": rounded(mean), "covariance": rounded(covariance)}
+        for share, mean, covariance in zip(shares, means, covariances, strict=True)
+        if share > 0
+    ]
+    return {"family": type(parts).__name__.lower(), "components": components}
+
+
+def _same_family(density: Elliptical, mean: Tensor, covariance: Tensor) -> Elliptical:
+    return density_of(mean, covariance, density.alpha if isinstance(density, BetaGaussian) else 1)

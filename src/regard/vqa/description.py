@@ -1,0 +1,79 @@
+"""What features were made of: by which backbone, from which of its stages, from pictures of which size."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.backbones import Backbone, fingerprint
+
+
+@dataclass(frozen=True)
+class FeatureDescription:
+    """Features with equal descriptions are the same numbers for the same picture. Stores, runs and predictors have one.
+
+    name      the backbone's name or folder, from which it can be loaded again; it does not count in a comparison
+    weights   the fingerprint of its weights and config, `regard.backbones.fingerprint`
+    stages    whether the maps of all stages lie side by side, or the last one is alone
+    size      the side in pixels that pictures are brought to; None where an older store does not say. The config has
+              it, and so it is in `weights` too: it only makes for a better message
+
+    >>> from regard.backbones import make_backbone
+    >>> backbone = make_backbone("small", size=32, widths=[4], depths=[1])
+    >>> last, every = (FeatureDescription.of(backbone, "small", stages) for stages in (False, True))
+    >>> FeatureDescription.from_json(last.to_json()) == last, last.fingerprint == every.fingerprint
+    (True, False)
+    >>> last.difference(every)
+    'they are of the last stage alone, not of all stages'
+    """
+
+    name: str = field(compare=False)
+    weights: str
+    stages: bool
+    size: int | None = field(compare=False)
+
+    @classmethod
+    def of(cls, backbone: Backbone, name: str, stages: bool = False) -> FeatureDescription:
+        """Of the features that a backbone makes."""
+        return cls(name, fingerprint(backbone), stages, backbone.preparation.size)
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> FeatureDescription:
+        """What `to_json` gave; or a "name" and a "fingerprint" that may end in "-stages", as it was written earlier.
+
+        >>> FeatureDescription.from_json({"name": "out/backbone", "fingerprint": "0123456789abcdef-stages"})
+        FeatureDescription(name='out/backbone', weights='0123456789abcdef', stages=True, size=None)
+        """
+        if "fingerprint" in written:
+            weights, _, mark = str(written["fingerprint"]).partition("-")
+            return cls(str(written["name"]), weights, mark == "stages", None)
+        size = written["size"]
+        return cls(
+            str(written["name"]), str(written["weights"]), bool(written["stages"]), None if size is None else int(size)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"name": self.name, "weights": self.weights, "stages": self.stages, "size": self.size}
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash, the same for equal descriptions."""
+        return hashlib.sha256(json.dumps([self.weights, self.stages]).encode()).hexdigest()[:16]
+
+    def difference(self, needed: FeatureDescription) -> str | None:
+        """The first thing in which these features are not the needed ones, in words; None if they are the same."""
+        if self.stages != needed.stages:
+            return f"they are of {_which_stages(self)}, not of {_which_stages(needed)}"
+        if self.size is not None and needed.size is not None and self.size != needed.size:
+            return f"they are of pictures of {self.size} x {self.size} pixels, not {needed.size} x {needed.size}"
+        if self.weights != needed.weights:
+            return f"they are of the weights and config with fingerprint {self.weights}, not {needed.weights}"
+        return None
+
+
+def _which_stages(description: FeatureDescription) -> str:
+    return "all stages" if description.stages else "the last stage alone"
