@@ -1,4 +1,4 @@
-"""The card of a model: the README.md that the Hugging Face Hub shows, with the facts that it reads above it."""
+"""Model cards: the README.md that the Hugging Face Hub shows, with metadata as YAML front matter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIBRARY = "regard"
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a card: a heading and the Markdown under it.
+    """A section of a model card: a heading and the Markdown under it.
 
     >>> Section("Data", "Drawn scenes.").heading
     'Data'
@@ -24,11 +24,17 @@ class Section:
 
 @dataclass(frozen=True)
 class Card:
-    """What a model is, how to load it, its settings and what is known of it.
+    """A model card.
 
-    `name` is the name on the Hub or of the folder, `code` loads the model by it; `task` is one of the Hub's pipeline
-    tags. A `license` is named only if it is given. `metrics` are numbers that the Hub shows beside the model, by data
-    set and metric.
+    `name`: of the repository on the Hub, or of the folder.
+    `summary`: what the model is.
+    `task`: one of the Hub's pipeline tags.
+    `code`: Python code that loads the model by its name.
+    `settings`: of the model.
+    `tags`: further tags; default none.
+    `license`: its identifier on the Hub; default None, not stated.
+    `sections`: further sections; default none.
+    `metrics`: numbers that the Hub shows beside the model, by data set and metric; default none.
 
     >>> card = Card("me/pool", "A pool.", "image-feature-extraction", code="x = 1", settings={"dim": 4})
     >>> print(str(card).split("---")[1].strip())
@@ -52,7 +58,7 @@ class Card:
         """The whole README.md."""
         rows = [[f"`{key}`", f"`{json.dumps(value)}`"] for key, value in self.settings.items()]
         parts = [
-            f"---\n{self._front()}---",
+            f"---\n{self._front_matter()}---",
             f"# {self.name}",
             self.summary,
             "## Use",
@@ -63,8 +69,8 @@ class Card:
         ]
         return "\n\n".join(parts) + "\n"
 
-    def _front(self) -> str:
-        """The facts for the Hub, as YAML; a string in quotes of JSON is one of YAML."""
+    def _front_matter(self) -> str:
+        """The YAML front matter; a JSON string is a YAML string."""
         lines = [f"library_name: {LIBRARY}", f"pipeline_tag: {self.task}"]
         if self.license is not None:
             lines.append(f"license: {json.dumps(self.license)}")

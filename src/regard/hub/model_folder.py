@@ -1,6 +1,6 @@
-"""The folder of a model: what lies in it, what is checked, and how it gets from and to the Hub.
+"""The folder of a model: its files, their checks, download from and upload to the Hub.
 
-Nothing in it is code and nothing is unpickled. huggingface_hub and safetensors are imported when they are needed.
+Nothing in it is code and nothing is unpickled. huggingface_hub and safetensors are imported on first use.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from regard._files import replacing
 from regard._problem import Problem
 from regard.hub.card import Card
 
-FORMAT = 1  # of config.json; a reader refuses what a later regard has written
+FORMAT = 1  # version of config.json; a later one is an error
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-_TAKEN = ["*.json", "*.safetensors", CARD]  # all that goes from and to a repository
+_PATTERNS = ["*.json", "*.safetensors", CARD]  # the files that are downloaded and uploaded
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """The folder of a model: the names of its files, the version of its config, and what is checked.
+    """The folder of a model: the names of its files, the version of its config, and their checks.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        """The last part of its path, which is what a card calls the model."""
+        """The last part of its path, the name of the model on its card."""
         return self.path.resolve().name
 
     @property
@@ -57,7 +57,7 @@ class ModelFolder:
         cache_dir: Path | str | None = None,
         local_files_only: bool = False,
     ) -> ModelFolder:
-        """A folder on this machine, or else the copy of a repository on the Hub, "user/name", at a `revision`."""
+        """A local folder, or the downloaded copy of a repository on the Hub; arguments as in `from_pretrained`."""
         path = Path(source)
         if path.is_dir():
             return cls(path)
@@ -69,20 +69,22 @@ class ModelFolder:
             raise Problem(f"{source} is no folder, and the Hub needs a package: pip install 'regard[hf]'") from error
         options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
         try:
-            got = snapshot_download(str(source), allow_patterns=_TAKEN, local_files_only=local_files_only, **options)
+            copy = snapshot_download(
+                str(source), allow_patterns=_PATTERNS, local_files_only=local_files_only, **options
+            )
         except (OSError, ValueError) as error:
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             remedy = "Check the name and the revision; a private one needs a token."
             raise Problem(f"{source} is no folder, and the Hub did not give it ({why}) {remedy}") from error
-        return cls(Path(got))
+        return cls(Path(copy))
 
     def write(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-        """Write weights and config, each beside its place first."""
+        """Write weights and config, each atomically."""
         from safetensors.torch import save_file
 
         self.path.mkdir(parents=True, exist_ok=True)
         with replacing(self.path / WEIGHTS) as beside:
-            # A tensor that is a part of another, or another's twin, is stored by itself.
+            # Tensors that share memory are stored separately.
             save_file({k: v.detach().cpu().clone().contiguous() for k, v in weights.items()}, beside, {"format": "pt"})
         with replacing(self.path / CONFIG) as beside:
             beside.write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
@@ -106,14 +108,14 @@ class ModelFolder:
         """The config of a model of this kind, without kind and format."""
         config = self.config()
         if config.get("kind") != kind:
-            found = config.get("kind", "model of another library")
-            raise Problem(f"{self.path} holds a {found}, not a {kind}. Load it with the class of its kind.")
+            actual = config.get("kind", "model of another library")
+            raise Problem(f"{self.path} holds a {actual}, not a {kind}. Load it with the class of its kind.")
         check_format(config, self.path / CONFIG)
         return {key: value for key, value in config.items() if key not in ("kind", "format")}
 
     @contextmanager
     def describing(self, what: str) -> Iterator[None]:
-        """What goes wrong while something is made from the config is the config's fault."""
+        """Errors in the block, which builds `what` from the config, become a Problem that names the config."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -121,13 +123,13 @@ class ModelFolder:
             raise Problem(f"{self.path / CONFIG} does not describe a {what}: {why}") from error
 
     def refuse(self, unknown: Set[str]) -> None:
-        """A Problem if there are keys that nothing was made of."""
+        """A Problem if the config has unknown keys."""
         if unknown:
-            words = ", ".join(sorted(unknown))
-            raise Problem(f"{self.path / CONFIG} has keys that this regard does not know: {words}. Take them out.")
+            names = ", ".join(sorted(unknown))
+            raise Problem(f"{self.path / CONFIG} has keys that this regard does not know: {names}. Take them out.")
 
     def fill(self, module: nn.Module) -> None:
-        """Load the weights into a module that has the very same, by name and shape."""
+        """Load the weights into a module; their names and shapes must match."""
         path = self.path / WEIGHTS
         weights = open_safetensors(path)
         check_weights(path, weights, module.state_dict())
@@ -135,7 +137,7 @@ class ModelFolder:
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
-    """The weights in a file of safetensors; a `Problem` if it is missing or broken."""
+    """The weights in a safetensors file; a `Problem` if it is missing or broken."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -150,7 +152,13 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
 def check_weights(
     path: Path, weights: Mapping[str, Tensor], needed: Mapping[str, Tensor], remedy: str = "Name the right one."
 ) -> None:
-    """A `Problem` unless the weights of a file have the names and shapes of the needed ones."""
+    """A `Problem` unless the weights have the right names and shapes.
+
+    `path`: the file, for the message.
+    `weights`: from the file.
+    `needed`: those of the module.
+    `remedy`: a sentence on how to fix it.
+    """
     for name in sorted(needed.keys() | weights.keys()):
         shape, expected = (tuple(of[name].shape) if name in of else "nothing" for of in (weights, needed))
         if shape != expected:
@@ -158,37 +166,37 @@ def check_weights(
 
 
 def check_format(config: Mapping[str, Any], path: Path) -> None:
-    """A Problem if a later regard has written this config; one without a format is of the first."""
-    written = config.get("format", FORMAT)
-    if not isinstance(written, int) or isinstance(written, bool) or written < 1:
-        raise Problem(f"{path}: format is {written!r}, not a number from 1 to {FORMAT}. Save the model again.")
-    if written > FORMAT:
+    """A Problem if the config has a later format; without a format it is the first."""
+    version = config.get("format", FORMAT)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise Problem(f"{path}: format is {version!r}, not a number from 1 to {FORMAT}. Save the model again.")
+    if version > FORMAT:
         raise Problem(
-            f"{path} is of format {written}, and this regard reads up to {FORMAT}. Try: pip install --upgrade regard"
+            f"{path} is of format {version}, and this regard reads up to {FORMAT}. Try: pip install --upgrade regard"
         )
 
 
 def upload(
     folder: Path, repo_id: str, private: bool | None, token: str | bool | None, branch: str | None, message: str
 ) -> str:
-    """Upload a folder to a repository of models on the Hub; returns the address of the commit."""
+    """Upload a folder to a repository on the Hub; returns the URL of the commit. Arguments as in `push_to_hub`."""
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
         raise Problem(f"{repo_id}: the Hub needs a package: pip install 'regard[hf]'") from error
     api = HfApi(token=token)
     try:
-        made = api.create_repo(repo_id, private=private, exist_ok=True)
+        repository = api.create_repo(repo_id, private=private, exist_ok=True)
         if branch is not None:
-            api.create_branch(made.repo_id, branch=branch, exist_ok=True)
-        done = api.upload_folder(
-            repo_id=made.repo_id,
+            api.create_branch(repository.repo_id, branch=branch, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository.repo_id,
             folder_path=folder,
             revision=branch,
             commit_message=message,
-            allow_patterns=_TAKEN,
+            allow_patterns=_PATTERNS,
         )
     except (OSError, ValueError) as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Problem(f"{repo_id}: the Hub refused ({why}) Check the name, and the token: hf auth login") from error
-    return str(done.commit_url)
+    return str(commit.commit_url)
