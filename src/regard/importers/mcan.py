@@ -43,7 +43,8 @@ def read_mcan(
     Traceback (most recent call last):
     regard._problem.Problem: there is no weight embedding.weight: this is no checkpoint of MILVLG's MCAN. ...
     """
-    from regard.vqa.mcan import MCAN, ModelSettings
+    from regard.vqa.mcan import MCAN
+    from regard.vqa.settings import ModelSettings
 
     weights = read_weights(source)
     vocabulary, words = shape_of(weights, "embedding.weight", _MCAN)
