@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._model_folder import FORMAT
 from regard._problem import Problem
+from regard.hub.model_folder import FORMAT
 
 WEIGHTS, STATE, CONFIG, SUMS = "model.safetensors", "state.pt", "config.json", "sums.json"
 PREFIX = "step-"  # of the name of a checkpoint's folder

@@ -225,8 +225,7 @@ def _fabric(running: Running) -> Fabric:
     """Fabric as asked for; what it has against that is said in one line."""
     try:
         with _quiet():
-            # Fabric would only warn of half precision on a CPU, and take bf16-mixed.
-            warnings.filterwarnings("error", message=".*fp16 is not supported on CPU")
+            warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # refused below
             fabric = Fabric(
                 accelerator=running.accelerator,
                 strategy=running.strategy,
@@ -234,12 +233,10 @@ def _fabric(running: Running) -> Fabric:
                 num_nodes=running.num_nodes,
                 precision=running.precision,
             )
-    except UserWarning as error:  # the one above, unless a caller makes errors of all warnings
-        if "fp16" not in str(error):
-            raise
-        raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.") from error
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise Problem(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
+    if running.precision == "16-mixed" and fabric.device.type == "cpu":  # Fabric has only warned, and taken bf16-mixed
+        raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.")
     if not isinstance(fabric.strategy, SingleDeviceStrategy | DDPStrategy):
         raise Problem(f"strategy {running.strategy} shares the weights out, and checkpoints hold them whole. Take ddp.")
     return fabric
