@@ -19,7 +19,7 @@ import torch
 from benchmarks.swav_peer import RESULTS, lightly, save, task_of
 from regard.pictures import Arrays
 from regard.swav import Canvases, knn, pooled_features, preset
-from regard.training import cosine, fit
+from regard.training import FitSettings, Running, cosine, fit
 
 SETTINGS = {"batch_size": 64}
 POINTS = 12
@@ -91,14 +91,9 @@ def train(task, source, stop, out):
     fit(
         task,
         Canvases(source, 32),
-        steps=stop,
-        batch_size=settings.batch_size,
+        FitSettings(stop, settings.batch_size, settings.seed, cosine(settings.steps, settings.warmup)),
         out=out,
-        seed=settings.seed,
-        schedule=cosine(settings.steps, settings.warmup),
-        progress=False,
-        log="none",
-        checkpoint_every=50,
+        running=Running(progress=False, log="none", checkpoint_every=50),
     )
     return losses[-100:]
 

@@ -17,7 +17,7 @@ import torch
 
 from regard.backbones import Backbone, load_backbone, make_backbone, save_backbone
 from regard.swav._evaluate import calibrated
-from regard.training import latest
+from regard.training import Running, latest
 from regard.vqa.evaluate import evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
@@ -67,13 +67,13 @@ def _untrained(demo: Path, out: Path, settings: TrainSettings) -> None:
     store, _ = make_features(
         out / "features", pictures, load_backbone(out / "backbone"), name=str(out / "backbone"), stages=True
     )
-    train(out / "run", records, store, settings, progress=True, log_every=100)
+    train(out / "run", records, store, settings, running=Running(log_every=100))
 
 
 def _end_to_end(demo: Path, out: Path, settings: TrainSettings) -> None:
     records = read_questions(demo / "scenes", "train")
     store = PixelStore(records.pictures, _fresh(demo), "fresh")
-    train(out / "run", records, store, settings, progress=True, log_every=100)
+    train(out / "run", records, store, settings, running=Running(log_every=100))
 
 
 def _accuracy(demo: Path, folder: Path) -> float:

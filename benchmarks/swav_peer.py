@@ -25,7 +25,7 @@ import torch
 from regard.pictures import Arrays
 from regard.swav import Canvases, Swav, digits, evaluate_backbone, preset, views
 from regard.swav._pretrain import build
-from regard.training import Order, cosine, fit, mix
+from regard.training import FitSettings, Order, Running, cosine, fit, mix
 
 RESULTS = Path(__file__).parent / "results"
 DIGITS = {"steps": 500, "batch_size": 64}  # the preset of `regard pretrain`
@@ -104,14 +104,9 @@ def train(task, source, after_step=None):
         return fit(
             task,
             Canvases(source, settings.canvas or 32),
-            steps=settings.steps,
-            batch_size=settings.batch_size,
+            FitSettings(settings.steps, settings.batch_size, settings.seed, cosine(settings.steps, settings.warmup)),
             out=out,
-            seed=settings.seed,
-            schedule=cosine(settings.steps, settings.warmup),
-            progress=False,
-            log="none",
-            checkpoint_every=settings.steps,
+            running=Running(progress=False, log="none", checkpoint_every=settings.steps),
             after_step=after_step,
         )
 

@@ -26,6 +26,7 @@ from benchmarks.swav_peer import RESULTS, save
 from regard.pictures import Arrays
 from regard.scenes import SHAPES, Scenes
 from regard.swav import PRESETS, CollapseWarning, digits, evaluate_backbone, run
+from regard.training import Running
 
 TENTH = {
     "backbone": "small",
@@ -90,7 +91,7 @@ def one(name):
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as out, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", CollapseWarning)
-        made = run(learn, out=out, preset_name=name, progress=False, **CHANGES[name])
+        made = run(learn, out=out, preset_name=name, running=Running(progress=False), **CHANGES[name])
         rows = list(csv.DictReader((Path(out) / "log.csv").read_text().splitlines()))
         seen = {key: float(value) for key, value in rows[-1].items()}
     settings, backbone = made.task.settings, made.task.backbone

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks.harness import Row, on_plain_path, peak_memory, peer, race, report
-from regard._attend import attend
+from regard.attention.attend import attend
 from regard.maps.simplex import softmax
 from regard.maps.transport import sinkhorn
 from regard.wasserstein.affinities import GaussianW2

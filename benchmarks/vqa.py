@@ -78,6 +78,7 @@ TRAIN = """
 import tempfile, json, sys
 from pathlib import Path
 import numpy, torch
+from regard.training import Running
 from regard.vqa.description import FeatureDescription
 from regard.vqa.features import FeatureStore
 from regard.vqa.mcan import small
@@ -97,7 +98,8 @@ with tempfile.TemporaryDirectory() as place:
     records = [Record(i, names[i % count], "what is it", (("yes", "no")[i % 2],) * 10) for i in range(20_000)]
     sizes = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24}
     settings = small_training(model=small(**sizes), epochs=1)
-    train(place / "out", Records("made", records, {}), FeatureStore.open(place), settings, progress=False)
+    made, quiet = Records("made", records, {}), Running(progress=False)
+    train(place / "out", made, FeatureStore.open(place), settings, running=quiet)
 print("PEAK", peak())
 """
 

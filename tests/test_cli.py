@@ -111,7 +111,7 @@ def test_interrupted(run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("regard.patches.draw_maps", stop)
-    assert run("maps") == (130, "regard: stopped. A run goes on when the same command is given again.\n")
+    assert run("maps") == (130, "regard: stopped. Rerun the command to resume the run.\n")
 
 
 def test_no_command_is_help(run):

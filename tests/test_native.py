@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import regard
 from regard import native
-from regard._sparse import SHORTEST, TooDenseError, attend_sparse
+from regard.attention.call import Call
+from regard.attention.sparse import SHORTEST, Sparse
 from regard.continuous import quadrature
 from regard.maps import _threshold
 
@@ -168,10 +169,9 @@ def test_dense_weights_go_the_dense_way(plain):
     q, k, v = inputs()
     run = lambda: regard.attend(q * 0, k, v, map=regard.sparsemax)  # noqa: E731
     torch.testing.assert_close(run(), plain(run))
-    from regard._blocks import Cut
-
-    with pytest.raises(TooDenseError):
-        attend_sparse(q * 0, k, v, Cut(600, 700, 600, None, None), 2.0, lambda *x: x[0])
+    call = Call.of(q * 0, k, v, regard.Dot(), regard.sparsemax)
+    assert Sparse().suits(call)
+    assert Sparse().compute(call) is None
 
 
 def test_second_derivatives_of_sparse_attention(plain):

@@ -41,7 +41,7 @@ def another_torch(monkeypatch):
 
 @pytest.mark.parametrize("map_", [regard.softmax, regard.sparsemax, regard.entmax, regard.mean])
 def test_attention_without_the_private_names(map_, another_torch, monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 64)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 64)
     q, k, v = (torch.randn(2, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     c = regard.attend(q, k, v, map=map_)
     gradients = torch.autograd.grad(c.square().sum(), (q, k, v))

@@ -1,10 +1,12 @@
 """Visual attention: affinities, maps and expectations, exact, fast and differentiable."""
 
 from regard import continuous, nn, wasserstein
-from regard._attend import attend, attention_weights
 from regard._check import checks
-from regard._plan import Map, Plan, explain_attend
 from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Factored
+from regard.attention.algorithm import Plan
+from regard.attention.arguments import Map
+from regard.attention.attend import attend, explain_attend
+from regard.attention.weights import attention_weights
 from regard.losses import entmax_loss, normmax_loss, sparsemax_loss
 from regard.maps.budget import budget_sparsemax
 from regard.maps.gates import gate, inverse

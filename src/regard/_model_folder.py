@@ -42,6 +42,11 @@ class ModelFolder:
         """The last part of its path, which is what a card calls the model."""
         return self.path.resolve().name
 
+    @property
+    def weights(self) -> Path:
+        """The file of the weights."""
+        return self.path / WEIGHTS
+
     @classmethod
     def find(
         cls,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class Call(NamedTuple):
+class Bound(NamedTuple):
     """A callable with arguments that are already fixed."""
 
     function: Callable[..., Any]
@@ -15,15 +15,15 @@ class Call(NamedTuple):
     keywords: dict[str, Any]
 
 
-def call_of(thing: Any) -> Call:
+def bound_of(thing: Any) -> Bound:
     """What a partial would call; any other callable is a call with nothing fixed.
 
-    >>> call_of(functools.partial(max, 3, key=abs))
-    Call(function=<built-in function max>, arguments=(3,), keywords={'key': <built-in function abs>})
+    >>> bound_of(functools.partial(max, 3, key=abs))
+    Bound(function=<built-in function max>, arguments=(3,), keywords={'key': <built-in function abs>})
     """
     if isinstance(thing, functools.partial):
-        return Call(thing.func, thing.args, thing.keywords)
-    return Call(thing, (), {})
+        return Bound(thing.func, thing.args, thing.keywords)
+    return Bound(thing, (), {})
 
 
 def is_partial(thing: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +48,71 @@ class Demo:
     reused: list[str]
 
 
+@dataclass(frozen=True)
+class DemoFolder:
+    """The folder of the demonstration.
+
+        settings.json    what the rest was made with
+        scenes/          pictures and questions
+        swav/            the run that pretrains the backbone
+        features/        the features of all pictures
+        models/          the comparison of the models
+        table.txt        its tables
+        report.html      what the models looked at
+
+    >>> DemoFolder(Path("out/demo")).model("mixture-2").as_posix()
+    'out/demo/models/mixture-2-0'
+    """
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        """What the rest was made with."""
+        return self.path / "settings.json"
+
+    @property
+    def scenes(self) -> Path:
+        """Pictures and questions."""
+        return self.path / "scenes"
+
+    @property
+    def pretraining(self) -> Path:
+        """The run that pretrains the backbone."""
+        return self.path / "swav"
+
+    @property
+    def features(self) -> Path:
+        """The features of all pictures."""
+        return self.path / "features"
+
+    @property
+    def models(self) -> Path:
+        """The comparison of the models."""
+        return self.path / "models"
+
+    def model(self, kind: str) -> Path:
+        """The run of a kind of attention."""
+        from regard.vqa.folder import ComparisonFolder
+
+        return ComparisonFolder(self.models).run(kind, 0).path
+
+    @property
+    def table(self) -> Path:
+        """The tables of the comparison."""
+        return self.path / "table.txt"
+
+    @property
+    def report(self) -> Path:
+        """What the models looked at."""
+        return self.path / "report.html"
+
+    def remove_parts(self) -> None:
+        """Remove all that was made with other settings."""
+        for part in (self.scenes, self.pretraining, self.features, self.models):
+            shutil.rmtree(part, ignore_errors=True)
+
+
 def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, quiet: bool = False) -> Demo:
     """Run everything that is not there yet into the folder `out`; see the steps below.
 
@@ -55,67 +121,66 @@ def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, q
     that they have not seen, and a report shows what they looked at.
     """
     settings = settings or DemoSettings.usual()
-    out, began = out.resolve(), time.monotonic()
+    folder, began = DemoFolder(out.resolve()), time.monotonic()
     say = _Say(quiet, settings)
     reused: list[str] = []
-    if _settings_changed(out, settings):
+    if _settings_changed(folder, settings):
         reused.append("nothing: other settings")
-    data = out / "scenes"
     with say.step("drawing scenes"):
         for split in SPLITS:
-            write_scenes(Scenes(split, settings.scenes[split]), data, workers=workers)
-    features = _features(out, data, settings, say, reused)
-    comparison = _train(out, data, features, settings, say, workers)
+            write_scenes(Scenes(split, settings.scenes[split]), folder.scenes, workers=workers)
+    _features(folder, settings, say, reused)
+    comparison = _train(folder, settings, say, workers)
     with say.step("writing the report"):
-        report = _report(out, data, settings)
+        report = _report(folder, settings)
     accuracy = {kind: comparison.accuracy[kind]["overall"][0] for kind in TRAINED_KINDS}
     blind = comparison.accuracy["question only"]["overall"][0]
     table = comparison.tables()
-    with replacing(out / "table.txt") as beside:
+    with replacing(folder.table) as beside:
         beside.write_text(table + "\n")
-    return Demo(out, table, accuracy, blind, report, time.monotonic() - began, reused)
+    return Demo(folder.path, table, accuracy, blind, report, time.monotonic() - began, reused)
 
 
-def _features(out: Path, data: Path, settings: DemoSettings, say: _Say, reused: list[str]) -> Path:
+def _features(folder: DemoFolder, settings: DemoSettings, say: _Say, reused: list[str]) -> None:
     import torch
 
     from regard.backbones import load_backbone
     from regard.pictures import read
     from regard.swav import pretrain
+    from regard.training import RunFolder, Running
     from regard.vqa.features import make_features
     from regard.vqa.read import read_questions
 
-    folder = out / "swav" / "backbone"
-    if (folder / "config.json").is_file():
+    run = RunFolder(folder.pretraining)
+    if run.has_backbone:
         reused.append("backbone")
     else:
         with say.step(f"pretraining a backbone with SwAV, {settings.pretraining_steps} steps"):
-            pictures = torch.stack([read(path) for path in read_questions(data, "train").pictures.values()])
+            pictures = torch.stack([read(path) for path in read_questions(folder.scenes, "train").pictures.values()])
             pretrain(
                 pictures,
                 preset="scenes",
-                out=out / "swav",
+                out=run.path,
                 steps=settings.pretraining_steps,
                 prototypes=min(60, len(pictures)),
-                progress=not say.quiet,
+                running=Running(progress=not say.quiet),
             )
     with say.step("storing features"):
         found: dict[str, Path] = {}
         for split in SPLITS:
-            found |= read_questions(data, split).pictures
-        make_features(out / "features", found, load_backbone(folder), name=str(folder), stages=True)
-    return out / "features"
+            found |= read_questions(folder.scenes, split).pictures
+        make_features(folder.features, found, load_backbone(run.backbone), name=str(run.backbone), stages=True)
 
 
-def _train(out: Path, data: Path, features: Path, settings: DemoSettings, say: _Say, workers: int) -> Any:
+def _train(folder: DemoFolder, settings: DemoSettings, say: _Say, workers: int) -> Any:
     from regard.vqa.compare import compare_kinds
     from regard.vqa.train import small_training
 
     with say.step(f"training {' and '.join(TRAINED_KINDS)}, {settings.epochs} epochs") as bar:
         return compare_kinds(
-            out / "models",
-            data,
-            features,
+            folder.models,
+            folder.scenes,
+            folder.features,
             small_training(epochs=settings.epochs),
             TRAINED_KINDS,
             seeds=1,
@@ -125,15 +190,15 @@ def _train(out: Path, data: Path, features: Path, settings: DemoSettings, say: _
         )
 
 
-def _report(out: Path, data: Path, settings: DemoSettings) -> Path:
+def _report(folder: DemoFolder, settings: DemoSettings) -> Path:
     """Questions of every family from the test split, asked of both models."""
     from regard.pictures import read
     from regard.report import Entry, write_report
     from regard.vqa.predict import Predictor
     from regard.vqa.read import read_questions
 
-    records = read_questions(data, "test")
-    predictors = {kind: Predictor.load(out / "models" / f"{kind}-0") for kind in TRAINED_KINDS}
+    records = read_questions(folder.scenes, "test")
+    predictors = {kind: Predictor.load(folder.model(kind)) for kind in TRAINED_KINDS}
     entries = []
     for record in records.records[:: max(1, len(records) // settings.entries)][: settings.entries]:
         picture = read(records.pictures[record.picture])
@@ -141,23 +206,19 @@ def _report(out: Path, data: Path, settings: DemoSettings) -> Path:
         # The continuous model again, with what else it can do.
         asked.append(predictors[TRAINED_KINDS[1]].ask(picture, record.question, MixtureOf(2)))
         entries.append(Entry(picture, f"{record.question} ({record.answers[0]})", asked))
-    return write_report(out / "report.html", entries, "What the models looked at")
+    return write_report(folder.report, entries, "What the models looked at")
 
 
-def _settings_changed(out: Path, settings: DemoSettings) -> bool:
-    """Whether what is in `out` was made with other settings; it is then made again."""
-    import shutil
-
+def _settings_changed(folder: DemoFolder, settings: DemoSettings) -> bool:
+    """Whether what is in the folder was made with other settings; it is then made again."""
     from regard.vqa.train import small_training
 
-    path = out / "settings.json"
     training = small_training(epochs=settings.epochs).to_json()
     now = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "training": training})
-    changed = path.is_file() and path.read_text() != now
+    changed = folder.settings.is_file() and folder.settings.read_text() != now
     if changed:
-        for part in ("scenes", "swav", "features", "models"):
-            shutil.rmtree(out / part, ignore_errors=True)
-    with replacing(path) as beside:
+        folder.remove_parts()
+    with replacing(folder.settings) as beside:
         beside.write_text(now)
     return changed
 

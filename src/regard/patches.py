@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard._attend import attention_weights
 from regard._files import replacing
-from regard._plan import Map
 from regard.affinity import Dot
+from regard.attention.arguments import Map
+from regard.attention.weights import attention_weights
 from regard.maps.simplex import entmax, softmax, sparsemax
 from regard.maps.structured import tvmax
 

@@ -15,6 +15,7 @@ from regard.explore import Limits
 from regard.explore._serve import explore_app
 from regard.report import Entry, write_report
 from regard.scenes import Scenes, write_scenes
+from regard.training import Running
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.mcan import MCAN, small
 from regard.vqa.predict import Predictor
@@ -35,7 +36,7 @@ def checkpoint(tmp_path_factory):
     make_features(kept, records.pictures, load_backbone(folder / "backbone"), name=str(folder / "backbone"))
     sizes = small(width=16, heads=2, layers=1, feed_forward=32, flat=16, fused=24, words=8)
     settings = small_training(model=sizes, epochs=1, batch=32, above=2)
-    train(folder / "run", records, FeatureStore.open(kept), settings, progress=False)
+    train(folder / "run", records, FeatureStore.open(kept), settings, running=Running(progress=False))
     return folder / "run"
 
 

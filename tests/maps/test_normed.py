@@ -145,6 +145,6 @@ def test_inside_attend_in_blocks_and_at_once(map_, monkeypatch):
     assert (p[~mask] == 0).all()
     assert regard.explain_attend(q, k, v, map=map_).algorithm == "direct"
     torch.testing.assert_close(regard.attend(q, k, v, map=map_, mask=mask), p @ v)
-    monkeypatch.setattr(importlib.import_module("regard._plan"), "BUDGET", 60)
+    monkeypatch.setattr(importlib.import_module("regard.attention.query_blocks"), "BUDGET", 60)
     assert regard.explain_attend(q, k, v, map=map_).algorithm == "blocks"
     torch.testing.assert_close(regard.attend(q, k, v, map=map_, mask=mask), p @ v)

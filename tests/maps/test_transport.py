@@ -13,7 +13,7 @@ from reference.transport import log_plan, published_loop
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from regard._attend import attend
+from regard.attention.attend import attend
 from regard.maps import _scaling
 from regard.maps.transport import Sinkhorn, sinkhorn
 from regard.wasserstein.affinities import GaussianW2

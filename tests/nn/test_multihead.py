@@ -265,7 +265,7 @@ def test_dropout_falls_on_weights_in_training_alone(map_, need_weights):
 
 
 def test_dropout_in_blocks_has_the_gradient_of_what_it_dropped(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 50)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 50)
     layer = MultiheadAttention(E, H, batch_first=True, dropout=0.5).double()
     x = torch.randn(1, 6, E, dtype=torch.float64)
 
@@ -277,7 +277,7 @@ def test_dropout_in_blocks_has_the_gradient_of_what_it_dropped(monkeypatch):
 
 
 def test_dropout_leaves_coupled_rows_together(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 50)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 50)
     layer = MultiheadAttention(E, H, batch_first=True, dropout=0.5, map=Sinkhorn(iterations=5))
     x = torch.randn(1, 6, E)
     outputs = []

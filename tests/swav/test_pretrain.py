@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,9 @@ from regard.swav import (
     sheet,
 )
 from regard.swav._pretrain import before, build
-from regard.training import latest
+from regard.training import FitSettings, Running, fit, latest
+
+QUIET = Running(progress=False)
 
 TINY = {
     "backbone_options": {"widths": [4, 8], "depths": [1, 1]},
@@ -60,7 +63,13 @@ def pictures(n=40, side=12):
 
 def go(out, steps=11, **options):
     options = {"progress": False, "checkpoint_every": 4, "preset_name": "small", **TINY} | options
-    return run(pictures(), out=out, steps=steps, **options)
+    running = Running(**{f.name: options.pop(f.name) for f in fields(Running) if f.name in options})
+    return run(pictures(), out=out, steps=steps, running=running, **options)
+
+
+def flags(settings):
+    """Settings as options of `regard pretrain`."""
+    return [f"--{k.replace('_', '-')}={json.dumps(v) if isinstance(v, dict) else v}" for k, v in settings.items()]
 
 
 def same(one, two):
@@ -91,10 +100,10 @@ def test_prototypes_are_unit_and_frozen_at_first(tmp_path):
         seen[step] = held[0].prototypes.weight.detach().clone()
 
     from regard.swav import Canvases
-    from regard.training import fit
 
     held.append(build(settings))
-    fit(held[0], Canvases(pictures(), 12), steps=6, batch_size=8, out=tmp_path, progress=False, after_step=keep)
+    computed = FitSettings(steps=6, batch_size=8)
+    fit(held[0], Canvases(pictures(), 12), computed, out=tmp_path, running=QUIET, after_step=keep)
     assert torch.allclose(seen[3], first, atol=1e-6)
     assert not torch.allclose(seen[4], first, atol=1e-5)
     assert torch.allclose(seen[6].norm(dim=-1), torch.ones(6))
@@ -147,13 +156,13 @@ def test_a_transformers_backbone_with_non_local_blocks(tmp_path):
         (pictures().pictures, {"eps": 0.01}),
         (pictures().pictures[:4], {"prototypes": 10}),
         (pictures().pictures[:1].expand(100, -1, -1, -1), {}),
-        (torch.zeros(20, 3, 12, 12, dtype=torch.uint8), {"precision": "bf16-mixed"}),
+        (torch.zeros(20, 3, 12, 12, dtype=torch.uint8), {"running": Running(progress=False, precision="bf16-mixed")}),
     ],
 )
 def test_edge_cases_have_no_nan(tmp_path, x, options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)
-        made = run(x, out=tmp_path, steps=12, progress=False, **(TINY | options))
+        made = run(x, out=tmp_path, steps=12, **(TINY | {"running": QUIET} | options))
     assert all(t.isfinite().all() for t in made.task.state_dict().values())
 
 
@@ -189,7 +198,7 @@ def test_twenty_broken_files_among_a_thousand(tmp_path):
         folder(tmp_path / "p"),
         out=tmp_path / "out",
         steps=17,
-        progress=False,
+        running=QUIET,
         **(TINY | {"batch_size": 60, "queue": 0}),
     )
     assert len(made.broken) == 20
@@ -213,7 +222,7 @@ def command(monkeypatch, capsys):
 
 def test_the_commands(tmp_path, command):
     source, out = folder(tmp_path / "p", good=60, bad=2), tmp_path / "out"
-    sets = [f"--set={name}={json.dumps(value)}" for name, value in TINY.items() if name != "batch_size"]
+    sets = flags({name: value for name, value in TINY.items() if name != "batch_size"})
     code, said = command("pretrain", source, "--out", out, "--steps", 8, "--batch-size", 8, *sets)
     assert code in (0, None)
     for words in ("62 pictures, 2 classes", "2 broken files skipped", "linear probe", "prototypes.png", "Backbone:"):
@@ -228,7 +237,7 @@ def test_the_commands(tmp_path, command):
 
 def test_half_precision_from_the_command_line(tmp_path, command):
     source, out = folder(tmp_path / "p", good=60, bad=0), tmp_path / "out"
-    sets = [f"--set={name}={json.dumps(value)}" for name, value in TINY.items() if name != "batch_size"]
+    sets = flags({name: value for name, value in TINY.items() if name != "batch_size"})
     given = ["--precision", "bf16-mixed", "--steps", 30, "--batch-size", 8, "--log-every", 1]
     assert command("pretrain", source, "--out", out, *given, *sets)[0] in (0, None)
     with (out / "log.csv").open() as file:
@@ -254,8 +263,7 @@ def test_errors_are_one_line(tmp_path, command, monkeypatch):
     for arguments, words in (
         (("pretrain", tmp_path / "empty"), "holds no pictures"),
         (("pretrain", "--preset", "huge"), "no preset"),
-        (("pretrain", "--set", "colour=1"), "no setting 'colour'"),
-        (("pretrain", "--set", "colour"), "name=value"),
+        (("pretrain", "--flip", "2"), "flip is a probability"),
         (("pretrain", "--precision", "16-mixed", "--steps", 1), "16-mixed needs a GPU"),
         (("pretrain", "--precision", "17", "--steps", 1), "'17' is invalid"),
         (("pretrain", "--strategy", "soup", "--steps", 1), "invalid strategy"),
@@ -321,7 +329,7 @@ def test_after_windows_the_norms_know_whole_pictures(tmp_path):
     half = torch.zeros(40, 3, 24, 24)
     half[:, :, 8:16, 8:16] = torch.rand(40, 3, 8, 8)  # lively in the middle, black around
     options = TINY | {"canvas": 24, "window": (0.1, 0.15), "tries": 4, "local": 0, "queue": 0}
-    done = run(Arrays(half), out=tmp_path, steps=2, preset_name="small", progress=False, **options)
+    done = run(Arrays(half), out=tmp_path, steps=2, preset_name="small", running=QUIET, **options)
     found = load_backbone(done.backbone)
     assert found.preparation.size == 24
     norm = next(m for m in found.modules() if isinstance(m, torch.nn.BatchNorm2d))

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import json
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from swav.test_pretrain import TINY, go, pictures
+from swav.test_pretrain import TINY, flags, go, pictures
 
 from regard.swav import Queue
 from regard.training import latest
@@ -75,7 +74,7 @@ def test_the_command_starts_two_processes(tmp_path):
     go(tmp_path / "one", steps=4, log_every=1, **MOMENTUM)
     np.save(tmp_path / "pictures.npy", pictures().pictures.numpy())
     (tmp_path / "regard").write_text("from regard.cli import main\n\nif __name__ == '__main__':\n    main()\n")
-    sets = [f"--set={name}={json.dumps(value)}" for name, value in (TINY | MOMENTUM).items() if name != "batch_size"]
+    sets = flags({name: value for name, value in (TINY | MOMENTUM).items() if name != "batch_size"})
     given = ["--steps", "4", "--batch-size", "8", "--devices", "2", "--strategy", "ddp", "--log-every", "1"]
     process = subprocess.Popen(
         [sys.executable, tmp_path / "regard", "pretrain", "pictures.npy", "--out", "two", *given, *sets],

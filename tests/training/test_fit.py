@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric.strategies import DataParallelStrategy
 from training.tiny_task import Data, Tiny, run
 
 from regard._problem import Problem
-from regard.training import fit, latest
+from regard.training import FitSettings, Running, fit, latest
 
 
 def same(one, two):
@@ -45,6 +46,41 @@ def test_a_run_in_two_parts_is_the_whole_run(tmp_path, options):
     again, fitted = run(tmp_path / "parts", **options)  # nothing left to do
     assert fitted.steps == 0
     assert same(whole, again)
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_stays_behind(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(step):
+        if step == 6:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "parts", after_step=interrupt)
+    assert signal.getsignal(signal.SIGINT) is before
+    whole, _ = run(tmp_path / "whole")
+    parts, fitted = run(tmp_path / "parts")
+    assert fitted.resumed == 4
+    assert same(whole, parts)
+
+
+def test_a_batch_keeps_its_precision(tmp_path):
+    """Mixed precision rounds what layers compute, not the data: crops are cut by numbers of 32 bits."""
+    dtypes = set()
+
+    class Looking(Tiny):
+        def loss(self, batch):
+            dtypes.update(x.dtype for x in batch)
+            return super().loss(batch)
+
+    run(tmp_path, steps=1, task=Looking(), precision="bf16-mixed")
+    assert dtypes == {torch.float32}
+
+
+@pytest.mark.parametrize("strategy", [DataParallelStrategy(), "ddp_spawn"])
+def test_strategies_that_would_not_train_this_model_are_refused(tmp_path, strategy):
+    with pytest.raises(Problem, match="Take ddp"):
+        run(tmp_path, steps=1, strategy=strategy)
 
 
 def test_lars_resumes_too(tmp_path):
@@ -145,8 +181,8 @@ def test_bfloat16(tmp_path):
 
 
 def test_a_data_set_smaller_than_a_batch(tmp_path):
-    task = Tiny()
-    assert fit(task, Data(5), steps=3, batch_size=8, out=tmp_path, progress=False).steps == 3
+    settings = FitSettings(steps=3, batch_size=8)
+    assert fit(Tiny(), Data(5), settings, out=tmp_path, running=Running(progress=False)).steps == 3
 
 
 def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):

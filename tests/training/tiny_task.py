@@ -5,11 +5,12 @@ As a script: tiny_task.py OUT STEPS [seconds that a checkpoint takes to write].
 
 import sys
 import time
+from dataclasses import fields
 
 import torch
 from torch import nn
 
-from regard.training import LARS, Task, cosine, fit, groups, uniform
+from regard.training import LARS, FitSettings, Running, Task, cosine, fit, groups, uniform
 
 
 class Tiny(Task):
@@ -53,7 +54,12 @@ def run(out, steps=23, task=None, **options):
     torch.manual_seed(0)
     task = task or Tiny()
     options = {"checkpoint_every": 4, "progress": False, "batch_size": 8, "schedule": cosine(steps, 5)} | options
-    return task, fit(task, Data(), steps=steps, out=out, **options)
+    options["steps"] = steps
+    settings, running = (
+        kind(**{f.name: options.pop(f.name) for f in fields(kind) if f.name in options})
+        for kind in (FitSettings, Running)
+    )
+    return task, fit(task, Data(), settings, out=out, running=running, **options)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from regard._problem import Problem
 from regard.scenes import Scenes, write_scenes
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.compare import compare_kinds
+from regard.vqa.folder import AnsweringFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.mcan import small
 from regard.vqa.read import read_questions
@@ -87,7 +88,7 @@ def _keeps(job):
 
 def test_finished_jobs_are_only_evaluated(tmp_path, monkeypatch):
     (tmp_path / "done").write_text("1.0\n")
-    job = Job(tmp_path, tmp_path / "nothing", tmp_path / "nothing", small_training())
+    job = Job(AnsweringFolder(tmp_path), tmp_path / "nothing", tmp_path / "nothing", small_training())
     before = dict(os.environ)
     assert run_jobs([job, job], _keeps) == [(str(2**33), 1)] * 2
     assert dict(os.environ) == before
@@ -96,7 +97,7 @@ def test_finished_jobs_are_only_evaluated(tmp_path, monkeypatch):
 
 
 def test_a_failing_job_is_told(tmp_path):
-    job = Job(tmp_path, tmp_path / "nothing", tmp_path / "nothing", small_training())
+    job = Job(AnsweringFolder(tmp_path), tmp_path / "nothing", tmp_path / "nothing", small_training())
     with pytest.raises(Problem, match="nothing"):
         run_jobs([job, job], _keeps)
 

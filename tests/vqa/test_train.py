@@ -1,5 +1,6 @@
 """Training end to end at a tiny size: it learns, resumes bit for bit after kill -9, stops early, and can be asked."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from regard._problem import Problem
 from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.cli import application
 from regard.scenes import Scenes, write_scenes
-from regard.training import latest
+from regard.training import Running, latest
 from regard.vqa.evaluate import evaluate_model
 from regard.vqa.evaluate_run import evaluate_run
 from regard.vqa.examples import Examples, Grouped
@@ -60,7 +61,7 @@ def place(tmp_path_factory):
 def run(place, out, split="train", **changes):
     records, store = read_questions(place / "scenes", split), FeatureStore.open(place / "features")
     validation = read_questions(place / "scenes", "val")
-    return train(out, records, store, settings(**changes), validation=validation, progress=False)
+    return train(out, records, store, settings(**changes), validation=validation, running=Running(progress=False))
 
 
 def test_trains_evaluates_and_answers(place, tmp_path):
@@ -240,7 +241,7 @@ def test_end_to_end(place, tmp_path):
     backbone = make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2)
     before = {name: p.clone() for name, p in backbone.named_parameters()}
     store = PixelStore(records.pictures, backbone, "small")
-    train(tmp_path, records, store, settings(epochs=1, batch=4, grouped=True), progress=False)
+    train(tmp_path, records, store, settings(epochs=1, batch=4, grouped=True), running=Running(progress=False))
     moved = load_run(tmp_path).load_backbone()
     assert all(not torch.equal(p, before[name]) for name, p in moved.named_parameters())
     assert "== val" in evaluate_run(tmp_path, place / "scenes", [])
@@ -275,11 +276,11 @@ def test_stops_early(place, tmp_path):
 def test_says_what_it_skipped(place, tmp_path):
     records = read_questions(place / "scenes", "train")
     records.pictures.pop(records.records[0].picture)
-    import dataclasses
-
     records.records[3] = dataclasses.replace(records.records[3], question="")
     records.records[5] = dataclasses.replace(records.records[5], picture="unknown")
-    trained = train(tmp_path, records, FeatureStore.open(place / "features"), settings(epochs=1), progress=False)
+    trained = train(
+        tmp_path, records, FeatureStore.open(place / "features"), settings(epochs=1), running=Running(progress=False)
+    )
     assert "question 3 of train has no words" in trained.skipped
     assert "question 5 of train: no features of unknown" in trained.skipped
     with pytest.raises(Problem, match="more than 1000000 times"):
@@ -321,5 +322,17 @@ def test_presets():
     assert preset_training("thesis").model == ModelSettings()
     assert preset_training("small", attention="mixture-2") == small_training(model=small(attention="mixture-2"))
     assert preset_training("relations").model == relations()
-    with pytest.raises(Problem, match=r"no preset 'large'.* thesis, small or relations"):
+    with pytest.raises(Problem, match=r"no preset 'large'.* thesis, small, relations"):
         preset_training("large")
+
+
+def test_a_fresh_run_takes_the_place_of_another(place, tmp_path):
+    records, store = read_questions(place / "scenes", "train"), FeatureStore.open(place / "features")
+    quiet, other = Running(progress=False), settings(epochs=1, above=60)
+    first = train(tmp_path, records, store, settings(epochs=1), running=quiet)
+    with pytest.raises(Problem, match="vocabulary of another run"):
+        train(tmp_path, records, store, other, running=quiet)
+    again = train(tmp_path, records, store, other, running=dataclasses.replace(quiet, resume=False))
+    assert again.fitted.resumed == 0
+    assert again.fitted.steps == first.fitted.steps
+    assert len(load_run(tmp_path).answers) < len(Answers.of(records.records, 2))

@@ -5,8 +5,8 @@ import torch
 from reference.transport import attention
 from torch import Tensor
 
-from regard._attend import attend
 from regard.affinity import Factored
+from regard.attention.attend import attend
 from regard.maps.gates import gate, inverse
 from regard.maps.simplex import softmax
 from regard.wasserstein import bures_w2, entropic_wasserstein, gaussian_w2, histogram_wasserstein, wasserstein_1d

@@ -28,8 +28,8 @@ HELP = """Visual attention in PyTorch: affinities, maps and expectations.
     regard maps        # one photograph under every map, in seconds
     regard explore     # a page in the browser to play with attention
 
-Tab completion: `regard --install-completion`, then open a new shell. A run that was stopped goes on when the same
-command is given again. Errors are one line; `--debug` shows where they come from.
+Tab completion: `regard --install-completion`, then open a new shell. Rerun a command that
+was stopped to resume it. Errors are one line; `--debug` shows where they come from.
 """
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     if "--debug" in given:  # before the command or after it
         given.remove("--debug")
         os.environ["REGARD_DEBUG"] = "1"
-    app = application()
+    app = application(_command_in(given))
     try:
         status = app(given, prog_name="regard", standalone_mode=False)
         if status == STOPPED:  # some releases of typer tell it so
@@ -55,8 +55,14 @@ def main() -> None:
         _complain(error)
 
 
-def application() -> typer.Typer:
-    """The application with all commands."""
+def _command_in(given: list[str]) -> str | None:
+    """The command that was given, if it is one; the others need not be imported then."""
+    first = next((word for word in given if not word.startswith("-")), None)
+    return first if any(first in names for names in GROUPS.values()) else None
+
+
+def application(command: str | None = None) -> typer.Typer:
+    """The application with all commands, or with one alone."""
     import typer
 
     app = typer.Typer(
@@ -70,7 +76,7 @@ def application() -> typer.Typer:
         """See HELP."""
 
     for group, names in GROUPS.items():
-        for name in names:
+        for name in names if command is None else {command} & set(names):
             import_module(f"regard.cli.{name}").add(app)
             everything: list[Any] = [*app.registered_commands, *app.registered_groups]
             for added in everything:
@@ -88,7 +94,10 @@ def _complain(error: BaseException) -> NoReturn:
     if isinstance(error, ImportError):
         sys.exit(f"regard: this command needs a package more: {error}. Try: pip install 'regard[all]'")
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        print("regard: stopped. A run goes on when the same command is given again.", file=sys.stderr)
+        from regard.cli._options import is_first
+
+        if is_first():
+            print("regard: stopped. Rerun the command to resume the run.", file=sys.stderr)
         sys.exit(STOPPED)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from regard.cli._options import Derived, applied, derived
+from regard.training import Running
 from regard.vqa.kinds import COMPARED
+from regard.vqa.train import TRAIN_PRESETS, TrainSettings
 
 COMPARED_NAMES = list(map(str, COMPARED))
 
@@ -16,16 +20,29 @@ def add(app: typer.Typer) -> None:
     app.command()(compare)
 
 
+@derived(
+    changes=Derived(
+        TrainSettings,
+        "The runs",
+        presets={name: make() for name, make in TRAIN_PRESETS.items()},
+        inner={"model": "The models"},
+        without=frozenset({"attention", "seed", "patience"}),
+    ),
+    running=Derived(
+        Running, "How they run", only=frozenset({"accelerator", "precision", "log_every", "checkpoint_every"})
+    ),
+)
 def compare(
+    changes: dict[str, Any],
+    running: dict[str, Any],
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, or a file with a column split."),
-    features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),
-    out: Path = typer.Option(Path("out/compare"), help="Where the runs go; what is there is kept."),
+    features: Path = typer.Option(Path("out/features"), help="The folder that regard features has written."),
+    out: Path = typer.Option(Path("out/compare"), help="The folder of the runs; rerun to resume, or to add seeds."),
     attention: list[str] = typer.Option(
         COMPARED_NAMES, help="Output attentions to train; regard ask --help lists them."
     ),
     seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
-    epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
-    preset: str = typer.Option("relations", help="relations, small or thesis (Table 6.1)."),
+    preset: str = typer.Option("relations", help="The settings to begin with: relations, small or thesis (Table 6.1)."),
     test: str = typer.Option("test", help="The split to report on; it must have answers."),
     unseen: str | None = typer.Option("pairs", help="A split for the last column, if it is there."),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, each on one core."),
@@ -39,10 +56,10 @@ def compare(
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
     """
     import time
-    from dataclasses import replace
 
     from regard._problem import Problem
     from regard.vqa.compare import compare_kinds
+    from regard.vqa.folder import ComparisonFolder
     from regard.vqa.kinds import parse
     from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
@@ -58,9 +75,8 @@ def compare(
             read_questions(data, unseen)
         except NoSplit:
             unseen = None
-    settings = preset_training(preset)
-    settings = replace(settings, epochs=epochs or settings.epochs)
-
+    settings = applied(preset_training(preset), changes)
+    how = applied(Running(progress=False), running)
     began = time.monotonic()
 
     def progress(share: float) -> None:
@@ -76,10 +92,11 @@ def compare(
         attention,
         seeds=seeds,
         workers=workers,
+        running=how,
         test=test,
         unseen=unseen,
         progress=progress,
     )
     typer.echo("", err=True)
     typer.echo(result.tables())
-    typer.echo(f"\nNumbers: {out / 'results.json'}")
+    typer.echo(f"\nNumbers: {ComparisonFolder(out).results}")

@@ -27,6 +27,7 @@ def demo(
         regard demo --out /tmp/demo --workers 4
     """
     from regard._problem import Problem
+    from regard.demo import DemoFolder
     from regard.demo import demo as run
 
     typer.echo("Scenes, SwAV, features, two models, a report: about seven minutes on two idle cores.", err=True)
@@ -40,6 +41,6 @@ def demo(
     for kind, accuracy in made.accuracy.items():
         typer.echo(f"{kind} answers {accuracy:.1f} % of the questions about new scenes.")
     typer.echo(f"{made.seconds:.0f} s. What the models looked at: open {made.report}")
-    model = made.out / "models" / f"{DEMO[-1]}-0"
+    model = DemoFolder(made.out).model(str(DEMO[-1]))
     typer.echo(f"Ask it yourself: regard ask {model} PICTURE QUESTION")
     typer.echo(f"Or on a page: regard explore {model}")

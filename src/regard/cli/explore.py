@@ -6,10 +6,6 @@ from pathlib import Path
 
 import typer
 
-from regard.vqa.kinds import DEMO
-
-DEMO_MODEL = Path("out/demo/models") / f"{DEMO[-1]}-0"  # where `make demo` leaves its model
-
 
 def add(app: typer.Typer) -> None:
     """Add the command."""
@@ -30,10 +26,13 @@ def explore(
         regard explore out/vqa --port 8080
     """
     from regard._problem import Problem
+    from regard.demo import DemoFolder
     from regard.explore import serve
+    from regard.vqa.kinds import DEMO
 
     if checkpoint is not None and not checkpoint.exists():
         raise Problem(f"{checkpoint} is not there. Give the folder of a trained model, or none for the playground.")
-    if checkpoint is None and DEMO_MODEL.exists():
-        checkpoint = DEMO_MODEL
+    demonstrated = DemoFolder(Path("out/demo")).model(str(DEMO[-1]))
+    if checkpoint is None and demonstrated.exists():
+        checkpoint = demonstrated
     serve(checkpoint, host, port, lambda address: typer.echo(f"regard is at {address} (ctrl-c ends it)"))

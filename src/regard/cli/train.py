@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from regard.cli._devices import Devices, NumNodes, Precision, Strategy, chosen, only_first_speaks
+from regard.cli._options import Derived, applied, derived, only_first_speaks
+from regard.training import Running
+from regard.vqa.train import TRAIN_PRESETS, TrainSettings
 
 
 def add(app: typer.Typer) -> None:
@@ -16,40 +17,31 @@ def add(app: typer.Typer) -> None:
     app.command()(train)
 
 
-def train(
-    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
-    features: Path = typer.Option(Path("out/features"), help="What regard features has stored."),
-    end_to_end: str | None = typer.Option(None, help="A backbone to train along, in place of --features."),
-    size: int | None = typer.Option(None, min=8, help="Side of the pictures for --end-to-end."),
-    out: Path = typer.Option(Path("out/vqa"), help="Where the run goes; the same again goes on."),
-    preset: str = typer.Option("thesis", help="thesis (Table 6.1), small or relations."),
-    attention: str = typer.Option("discrete-softmax", help="Output attention; see regard ask --help."),
-    basis: str = typer.Option("gaussian", help="gaussian, fourier, thesis-49 or thesis-100."),
-    coordinates: bool = typer.Option(True, help="Cells know where they are."),
-    split: str = typer.Option("train", help="What to train on."),
-    validation: str | None = typer.Option(None, help="A split to measure on at the end, and for --patience."),
-    epochs: int | None = typer.Option(None, min=1, help="Passes over the data; unless given, the preset's."),
-    batch: int | None = typer.Option(None, min=1, help="Questions in a step; unless given, the preset's."),
-    lr: float | None = typer.Option(None, help="The learning rate; unless given, the preset's."),
-    grouped: bool | None = typer.Option(
-        None, "--grouped/--single", help="All questions about a picture at once, or each by itself; or the preset's."
+@derived(
+    changes=Derived(
+        TrainSettings,
+        "The run",
+        presets={name: make() for name, make in TRAIN_PRESETS.items()},
+        inner={"model": "The model"},
     ),
-    accumulate: int = typer.Option(1, min=1, help="Batches for one update."),
-    above: int = typer.Option(8, min=0, help="Answers given more often than this are known."),
-    patience: int | None = typer.Option(None, min=1, help="Stop after so many epochs without a better validation."),
-    glove: Path | None = typer.Option(None, help="Word vectors, a GloVe text file as wide as the preset's."),
-    seed: int = typer.Option(0, help="Decides all that is random."),
-    devices: Devices = "1",
-    num_nodes: NumNodes = 1,
-    strategy: Strategy = "auto",
-    precision: Precision = "32-true",
-    workers: int = typer.Option(0, min=0, help="Loader processes."),
-    log: str = typer.Option("csv", help="csv, tensorboard or none."),
+    running=Derived(Running, "How it runs"),
+)
+def train(
+    changes: dict[str, Any],
+    running: dict[str, Any],
+    data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
+    features: Path = typer.Option(Path("out/features"), help="The folder that regard features has written."),
+    end_to_end: str | None = typer.Option(None, help="A backbone to train too, on pictures, in place of --features."),
+    size: int | None = typer.Option(None, min=8, help="Side of the pictures for --end-to-end, in pixels."),
+    out: Path = typer.Option(Path("out/vqa"), help="The folder of the run; rerun to resume."),
+    preset: str = typer.Option("thesis", help="The settings to begin with: thesis (Table 6.1), small or relations."),
+    split: str = typer.Option("train", help="The split to train on."),
+    validation: str | None = typer.Option(None, help="A split to measure on at the end, and for --patience."),
 ) -> None:
     """Train a model that answers questions about pictures (MCAN).
 
-    Reads what `regard features` has stored, or trains a backbone along with `--end-to-end`. The same command goes on
-    where it was stopped. With few data lower `--above`: answers that are given less often are not learned.
+    Reads what `regard features` has stored, or trains a backbone too with `--end-to-end`. Rerun the command to resume
+    it. With few data lower `--above`: answers that are given less often are not learned.
 
         regard train out/scenes --features out/features --preset small --attention continuous-softmax
         regard train mine.jsonl --preset small --above 1 --out out/mine
@@ -58,7 +50,6 @@ def train(
     only_first_speaks()
     import torch
 
-    from regard._problem import Problem
     from regard.backbones import make_backbone
     from regard.vqa.features import FeatureStore
     from regard.vqa.pixels import PixelStore
@@ -66,21 +57,8 @@ def train(
     from regard.vqa.train import preset_training
     from regard.vqa.train import train as run
 
-    changes: dict[str, Any] = {"attention": attention, "basis": basis, "coordinates": coordinates}
-    try:
-        settings = preset_training(preset, **changes)
-        given = {"epochs": epochs, "batch": batch, "lr": lr, "grouped": grouped}
-        settings = replace(
-            settings,
-            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
-            accumulate=accumulate,
-            above=above,
-            patience=patience,
-            glove=str(glove) if glove else None,
-            seed=seed,
-        )
-    except (ValueError, TypeError) as error:
-        raise Problem(str(error)) from error
+    settings = applied(preset_training(preset), changes)
+    how = applied(Running(), running)
     records = read_questions(data, split)
     check_answers(records, data, "training")
     held = read_questions(data, validation) if validation else None
@@ -88,20 +66,11 @@ def train(
         check_answers(held, data, "validation")
     store: FeatureStore | PixelStore
     if end_to_end:
-        torch.manual_seed(seed)  # the weights of a backbone that has none
+        torch.manual_seed(settings.seed)  # the weights of a backbone that has none
         store = PixelStore(records.pictures, make_backbone(end_to_end, size=size), end_to_end)
     else:
         store = FeatureStore.open(features)
-    trained = run(
-        out,
-        records,
-        store,
-        settings,
-        validation=held,
-        workers=workers,
-        log=log,
-        **chosen(devices, num_nodes, strategy, precision),
-    )
+    trained = run(out, records, store, settings, validation=held, running=how)
     typer.echo(f"{trained.fitted.steps} steps in {trained.fitted.seconds:.0f} s, run in {out}")
     if trained.stopped_early:
         typer.echo("Stopped early: the validation accuracy no longer rose.")

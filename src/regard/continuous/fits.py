@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol, final
 from torch import Tensor
 
 from regard import _check
-from regard._partial import call_of
+from regard._partial import bound_of
 from regard.continuous.density import Density
 from regard.continuous.fit import Criterion, Mixing, fit_mixture, select_mixture
 from regard.continuous.locations import Locations
@@ -21,7 +21,16 @@ from regard.continuous.moments import match_moments
 
 
 class Fit(Protocol):
-    """From weights (..., L) to densities: a `FitValue`, or any callable like this."""
+    """From weights (..., L) to densities (5.2): `MatchMoments`, `FitMixture`, `SelectMixture`, or a callable like this.
+
+    >>> import torch
+    >>> from regard.continuous import Gaussian, grid
+    >>> from regard.nn import ContinuousAttentionPool
+    >>> def centred(weights, locations, *, mask):
+    ...     return Gaussian(weights @ locations.points.to(weights), 0.01 * torch.eye(2).expand(len(weights), 2, 2))
+    >>> ContinuousAttentionPool(4, (3, 3), fit=centred)(torch.randn(5, 9, 4)).density
+    Gaussian(mean=(5, 2), cov=(5, 2, 2))
+    """
 
     def __call__(self, weights: Tensor, locations: Locations, *, mask: Tensor | None) -> Density:
         """One density per row."""
@@ -118,7 +127,7 @@ def as_fit(fit: Any) -> Any:
         _check.complain("fit", fit.__name__, "a fit", f"Make one: {fit.__name__}(...).", TypeError)
     if not callable(fit):
         _check.complain("fit", type(fit).__name__, "a fit", "For example MatchMoments(alpha=2).", TypeError)
-    call = call_of(fit)
+    call = bound_of(fit)
     kind = next((kind for function, kind in _OF_FUNCTION.items() if call.function is function), None)
     if kind is None or call.arguments or not call.keywords.keys() <= {field.name for field in fields(kind)}:
         return fit

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._plan import Map
 from regard.affinity import Affinity, Dot
+from regard.attention.arguments import Map
 from regard.hf._masks import at_the_border
 from regard.hf._reach import mark
 from regard.maps.transport import Sinkhorn

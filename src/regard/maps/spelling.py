@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import _check
-from regard._partial import Call, call_of, is_partial
+from regard._partial import Bound, bound_of, is_partial
 from regard.maps._value import Applied, MapValue
 from regard.maps.transport import Sinkhorn
 from regard.maps.values import BudgetSparsemax, Entmax, Gate, Inverse, Mean, Normmax, Softmax, Sparsemax, TVmax
@@ -56,7 +56,7 @@ def as_map(map: Any) -> Any:
     if isinstance(map, FunctionType):
         return _DEFAULT.get(map, map)
     if is_partial(map):
-        return _of_partial(call_of(map))
+        return _of_partial(bound_of(map))
     if isinstance(map, str):
         return parse_map(map)
     if isinstance(map, type) and issubclass(map, MapValue):
@@ -68,7 +68,7 @@ def as_map(map: Any) -> Any:
     return map
 
 
-def _of_partial(call: Call) -> Any:
+def _of_partial(call: Bound) -> Any:
     """The value of a function with fixed parameters."""
     kind = _OF_FUNCTION.get(call.function) if isinstance(call.function, FunctionType) else None
     keywords = {name: x for name, x in call.keywords.items() if not (name == "dim" and x == -1)}

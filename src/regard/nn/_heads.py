@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard._attend import attend, attention_weights
-from regard._drawn import dropped
-from regard._plan import Causal, Map
 from regard.affinity import Affinity
+from regard.attention.arguments import Causal, Map
+from regard.attention.attend import attend
+from regard.attention.random_state import with_dropout
+from regard.attention.weights import attention_weights
 from regard.wasserstein.affinities import Distance
 
 
@@ -37,7 +38,7 @@ def attend_heads(
         q, k = affinity.pack(q), affinity.pack(k)
     if not need_weights:
         return attend(q, k, v, affinity, map, mask, causal=causal, bias=bias, dropout_p=dropout), None
-    p = dropped(attention_weights(q, k, affinity, map, mask, causal=causal, bias=bias), dropout)
+    p = with_dropout(attention_weights(q, k, affinity, map, mask, causal=causal, bias=bias), dropout)
     _check.finite("v", v)
     return p @ v, p
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from regard import _check
-from regard._plan import Map
 from regard.affinity import Affinity
+from regard.attention.arguments import Map
 from regard.maps._value import MapValue
 from regard.maps.simplex import entmax
 from regard.maps.spelling import as_map

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from regard import _check
-from regard._plan import Causal, Map
 from regard.affinity import Affinity, Dot
+from regard.attention.arguments import Causal, Map
 from regard.maps.simplex import softmax
 from regard.maps.values import Softmax
 from regard.nn._heads import attend_heads, masks_of_torch

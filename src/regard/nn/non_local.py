@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import _check
-from regard._attend import attend, attention_weights
-from regard._plan import Map, Plan, explain_attend
 from regard._torch import without_autocast
 from regard.affinity import Affinity, Concatenation, Dot
+from regard.attention.algorithm import Plan
+from regard.attention.arguments import Map
+from regard.attention.attend import attend, explain_attend
+from regard.attention.weights import attention_weights
 from regard.maps.simplex import mean, softmax
 
 PairwiseName = Literal["gaussian", "embedded_gaussian", "dot_product", "concatenation"]

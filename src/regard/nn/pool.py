@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from regard import _check
 from regard._card import Card
-from regard._plan import Map
 from regard._repr import shown
+from regard.attention.arguments import Map
 from regard.hub import PretrainedModule
 from regard.maps.simplex import softmax
 from regard.nn._cards import pool_card

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu
 
 from regard import _check
-from regard._plan import Map
 from regard.affinity import Affinity, Dot
+from regard.attention.arguments import Map
 from regard.maps.simplex import softmax
 from regard.nn.multihead import MultiheadAttention
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._attend import attend
+from regard.attention.attend import attend
 from regard.maps.gates import gate
 from regard.maps.simplex import softmax
 from regard.maps.transport import Transport

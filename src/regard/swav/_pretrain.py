@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.pictures import Arrays, Pictures, as_pictures, square, take
 from regard.swav._diagnose import Watch
 from regard.swav._evaluate import calibrated
+from regard.swav._folder import PretrainingFolder
 from regard.swav._model import Canvases, Swav
 from regard.swav._queue import world
 from regard.swav._settings import Crops, Settings, checked
 from regard.swav._settings import preset as named
-from regard.training import Fitted, Order, cosine, fit, latest
+from regard.training import FitSettings, Fitted, Order, Running, cosine, fit, latest
 from regard.training._fit import restore
 from regard.training._norm import BatchNorm
+from regard.training._setting import changed
 
 
 class CollapseWarning(UserWarning):
@@ -36,13 +37,13 @@ class CollapseWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Pretraining:
-    """A finished run: its folder `out`, the folder of the `backbone`, the trained task, how it went, broken files.
+    """A finished run: its `folder`, the folder of the `backbone`, the trained task, how it went, broken files.
 
     >>> [name for name in Pretraining.__annotations__]
-    ['out', 'backbone', 'task', 'fitted', 'broken', 'first']
+    ['folder', 'backbone', 'task', 'fitted', 'broken', 'first']
     """
 
-    out: Path
+    folder: PretrainingFolder
     backbone: Path
     task: Swav
     fitted: Fitted
@@ -56,13 +57,19 @@ def pretrain(
     out: Path | str,
     preset: str = "small",
     settings: Settings | None = None,
-    **options: Any,
+    running: Running | None = None,
+    **changes: Any,
 ) -> Path:
     """Pretrain a backbone on pictures without labels, and return the folder that `load_backbone` takes.
 
-    `pictures` is a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`. `options` are settings of the
-    run (steps=300, prototypes=60, ...) or arguments of `regard.training.fit` (devices, precision, progress, ...).
     Called again with the same `out` it goes on where it stopped.
+
+    pictures: a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`.
+    out: the folder of the run.
+    preset: the name of the settings to begin with, default "small".
+    settings: in place of a preset, settings of your own.
+    running: devices, precision, log, progress; default `regard.training.Running()`.
+    changes: other values of single settings, such as steps=300, prototypes=60.
 
         folder = pretrain(torch.randint(0, 256, (500, 3, 80, 80), dtype=torch.uint8), preset="scenes", out="out/scenes")
 
@@ -70,37 +77,40 @@ def pretrain(
     >>> from regard.backbones import load_backbone
     >>> x = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
     >>> tiny = {"widths": [4], "depths": [1]}
+    >>> quiet = Running(progress=False)
     >>> with tempfile.TemporaryDirectory() as out:
-    ...     folder = pretrain(x, out=out, steps=1, batch_size=8, prototypes=4, backbone_options=tiny, progress=False)
+    ...     folder = pretrain(x, out=out, steps=1, batch_size=8, prototypes=4, backbone_options=tiny, running=quiet)
     ...     load_backbone(folder).dim
     4
     """
-    return run(pictures, out=out, preset_name=preset, settings=settings, **options).backbone
-
-
-FIT = {
-    "accelerator", "checkpoint_every", "clip", "devices", "log", "log_every", "num_nodes", "precision", "progress",
-    "resume", "strategy", "workers", "after_step",
-}  # fmt: skip
+    return run(pictures, out=out, preset_name=preset, settings=settings, running=running, **changes).backbone
 
 
 def run(
-    pictures: Any, *, out: Path | str, preset_name: str = "small", settings: Settings | None = None, **options: Any
+    pictures: Any,
+    *,
+    out: Path | str,
+    preset_name: str = "small",
+    settings: Settings | None = None,
+    running: Running | None = None,
+    after_step: Callable[[int], None] | None = None,
+    **changes: Any,
 ) -> Pretraining:
-    """As `pretrain`, but with all there is to know about the run.
+    """As `pretrain`, but with all there is to know about the run; `after_step` is that of `regard.training.fit`.
 
     >>> import tempfile
     >>> x = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
     >>> tiny = {"widths": [4], "depths": [1]}
+    >>> quiet = Running(progress=False)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     done = run(x, out=folder, steps=1, batch_size=8, prototypes=4, backbone_options=tiny, progress=False)
+    ...     done = run(x, out=folder, steps=1, batch_size=8, prototypes=4, backbone_options=tiny, running=quiet)
     >>> done.fitted.steps, done.broken
     (1, {})
     """
     source = as_pictures(pictures)
-    for_fit = {name: options.pop(name) for name in list(options) if name in FIT}
-    settings = checked(settings) if settings is not None else named(preset_name, **options)
-    out = Path(out)
+    running = running or Running()
+    settings = named(preset_name, **changes) if settings is None else checked(changed(settings, changes))
+    folder = PretrainingFolder(Path(out))
     task = build(settings)
     side = canvas(settings, source)
     batch = Order(len(source), settings.batch_size, settings.seed).batch_size
@@ -114,27 +124,29 @@ def run(
 
     fitted = fit(
         task,
-        Canvases(source, side, keep=not for_fit.get("workers")),
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        out=out,
-        seed=settings.seed,
-        schedule=cosine(settings.steps, min(settings.warmup, settings.steps // 4)),
-        accumulate=settings.accumulate,
+        Canvases(source, side, keep=not running.workers),
+        FitSettings(
+            steps=settings.steps,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            schedule=cosine(settings.steps, min(settings.warmup, settings.steps // 4)),
+            accumulate=settings.accumulate,
+            clip=settings.clip,
+        ),
+        out=folder.path,
+        running=running,
+        after_step=after_step,
         on_log=look,
-        **for_fit,
     )
     if _windows(settings):
         _meet_whole_pictures(task.backbone, source)
-    if world()[0]:
-        return Pretraining(out, out / "backbone", task.eval(), fitted, task.broken, first=False)
-    folder = save_backbone(task.backbone, out / "backbone")
-    with replacing(out / "config.json") as beside:
-        beside.write_text(json.dumps(task.config, indent=2) + "\n")
-    if task.broken:
-        with replacing(out / "broken.txt") as beside:
-            beside.write_text("".join(f"{name}\t{why}\n" for name, why in sorted(task.broken.items())))
-    return Pretraining(out, folder, task.eval(), fitted, task.broken, first=True)
+    first = world()[0] == 0
+    if first:
+        save_backbone(task.backbone, folder.backbone)
+        folder.write_config(task.config)
+        if task.broken:
+            folder.write_broken(task.broken)
+    return Pretraining(folder, folder.backbone, task.eval(), fitted, task.broken, first)
 
 
 def build(settings: Settings) -> Swav:

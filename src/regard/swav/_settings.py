@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from regard._problem import Problem
 from regard.backbones import SmallResNet
+from regard.training._setting import changed, setting
 
 Pair = tuple[float, float]
 
@@ -16,31 +18,31 @@ class Crops:
     """How views are cut out of a picture and changed.
 
     First a square window that covers a share `window` of the picture is chosen, anew in each epoch; all views are cut
-    out of it, so that in a picture of many things they show the same one. Of `tries` such windows the one whose pixels
-    vary most is taken: with more than one try there is seldom nothing in it. 2 views of `size` pixels cover a share
-    `scale` of the window and `local` views of `local_size` cover `local_scale`; flipped with probability `flip`; with
-    probability `jitter_p` brightness, contrast and saturation vary by `jitter` and the hue by that share of a turn;
-    grey with `grey`; blurred with `blur`, by a deviation of `blur_sigma` (shares of a view's side). `ratio` bounds
-    width over height of what is cut.
+    out of it, so that in a picture of many things they show the same one. Two large views and `local` small ones are
+    cut out of the window, flipped, recoloured, made grey and blurred at random.
 
     >>> Crops(local=6).views
     8
     """
 
-    size: int = 32
-    window: Pair = (1.0, 1.0)
-    tries: int = 1
-    scale: Pair = (0.2, 1.0)
-    local: int = 4
-    local_size: int = 18
-    local_scale: Pair = (0.08, 0.5)
-    ratio: Pair = (3 / 4, 4 / 3)
-    flip: float = 0.5
-    jitter_p: float = 0.8
-    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
-    grey: float = 0.2
-    blur: float = 0.0
-    blur_sigma: Pair = (0.003, 0.05)
+    size: int = setting("Side of the two large views, in pixels.", 32, at_least=1)
+    window: Pair = setting(
+        "Least and largest share of the picture in the window that all views are cut from.", (1.0, 1.0)
+    )
+    tries: int = setting("Windows of which the one whose pixels vary most is taken.", 1, at_least=1)
+    scale: Pair = setting("Least and largest share of the window in a large view.", (0.2, 1.0))
+    local: int = setting("Small views of each picture.", 4, at_least=0)
+    local_size: int = setting("Side of a small view, in pixels.", 18, at_least=1)
+    local_scale: Pair = setting("Least and largest share of the window in a small view.", (0.08, 0.5))
+    ratio: Pair = setting("Least and largest width over height of what is cut.", (3 / 4, 4 / 3))
+    flip: float = setting("Probability that a view is mirrored.", 0.5)
+    jitter_p: float = setting("Probability that the colours of a view vary.", 0.8)
+    jitter: tuple[float, float, float, float] = setting(
+        "How much brightness, contrast and saturation vary, and the hue as a share of a turn.", (0.4, 0.4, 0.4, 0.1)
+    )
+    grey: float = setting("Probability that a view is grey.", 0.2)
+    blur: float = setting("Probability that a view is blurred.", 0.0)
+    blur_sigma: Pair = setting("Least and largest deviation of the blur, as shares of a view's side.", (0.003, 0.05))
 
     @property
     def views(self) -> int:
@@ -48,46 +50,61 @@ class Crops:
         return 2 + self.local
 
 
+def _json(text: str) -> Any:
+    """The value of an option in JSON, lists as tuples."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise Problem(f'{text!r} is not JSON ({error}). Write it as in \'{{"norm": "group"}}\'.') from error
+    return tuple(value) if isinstance(value, list) else value
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides what a run computes. `batch_size` counts all processes; `queue` too.
-
-    `freeze` is how many steps the prototypes stay as they are; `queue` is how many past embeddings help to make codes,
-    from the moment it is full; `nonlocal_after` puts non-local blocks after residual blocks.
+    """Everything that decides what a run computes. `batch_size` and `queue` count all processes together.
 
     >>> Settings(prototypes=30).crops.size
     32
     """
 
-    backbone: str = "small"
-    backbone_options: dict[str, Any] = field(default_factory=dict)
-    nonlocal_after: tuple[Any, ...] = ()
-    pretrained: bool = False
+    backbone: str = setting("What is trained: small, small-wide, a saved folder, or a transformers model.", "small")
+    backbone_options: dict[str, Any] = setting(
+        "Arguments of the backbone, as a JSON object.", factory=dict, parse=_json
+    )
+    nonlocal_after: tuple[Any, ...] = setting(
+        "Residual blocks that a non-local block follows, as a JSON list of [stage, block].", (), parse=_json
+    )
+    pretrained: bool = setting("Begin with the weights of a transformers model.", False)
     crops: Crops = field(default_factory=Crops)
-    canvas: int = 0  # side that pictures are kept at before cropping; 0 chooses by their size and that of the views
-    hidden: int = 256
-    dim: int = 64
-    prototypes: int = 60
-    temperature: float = 0.1
-    eps: float = 0.05
-    iterations: int = 3
-    queue: int = 0
-    freeze: int = 100
-    optimizer: str = "adamw"
-    lr: float = 2e-3
-    weight_decay: float = 1e-4
-    warmup: int = 50
-    steps: int = 1000
-    batch_size: int = 128
-    accumulate: int = 1
-    seed: int = 0
+    canvas: int = setting(
+        "Side that pictures are kept at before cropping, in pixels; 0 chooses by their size and that of the views.",
+        0,
+        at_least=0,
+    )
+    hidden: int = setting("Width of the projection's hidden layer.", 256, at_least=1)
+    dim: int = setting("Numbers in an embedding.", 64, at_least=1)
+    prototypes: int = setting("Prototypes that samples are assigned to.", 60, at_least=1)
+    temperature: float = setting("What the scores of prototypes are divided by before the softmax.", 0.1)
+    eps: float = setting("Weight of the entropy in Sinkhorn's problem: smaller makes sharper codes.", 0.05)
+    iterations: int = setting("Rounds of Sinkhorn.", 3, at_least=1)
+    queue: int = setting("Past embeddings that help to make codes, from the moment the queue is full.", 0, at_least=0)
+    freeze: int = setting("Steps that the prototypes stay as they are at first.", 100, at_least=0)
+    optimizer: Literal["adamw", "lars"] = setting("The optimiser.", "adamw")
+    lr: float = setting("The learning rate after the warm-up.", 2e-3)
+    weight_decay: float = setting("Weight decay of matrices and kernels.", 1e-4, at_least=0)
+    warmup: int = setting("Steps in which the learning rate rises; at most a quarter of all.", 50, at_least=0)
+    clip: float | None = setting("Largest norm of the gradient.", None)
+    steps: int = setting("Updates of the weights.", 1000, at_least=1)
+    batch_size: int = setting("Pictures in a step, over all processes.", 128, at_least=1)
+    accumulate: int = setting("Batches of one update.", 1, at_least=1)
+    seed: int = setting("Decides all that is random.", 0)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         return asdict(self)
 
 
-def digits() -> Settings:
+def digits_preset() -> Settings:
     """scikit-learn's digits, 8 x 8 grey: no flips, crops that keep the shape of a digit."""
     crops = Crops(
         size=16,
@@ -105,7 +122,7 @@ def digits() -> Settings:
     )
 
 
-def small() -> Settings:
+def small_preset() -> Settings:
     """Photographs of 32 x 32, as in CIFAR."""
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
@@ -118,7 +135,7 @@ def small() -> Settings:
     )
 
 
-def scenes() -> Settings:
+def scenes_preset() -> Settings:
     """Drawn scenes of about 80 x 80 with few small objects: windows as large as an object, prototypes that stay."""
     crops = Crops(size=24, window=(0.12, 0.2), tries=4, scale=(0.5, 0.9), local=0, jitter=(0.3, 0.3, 0.3, 0.15))
     return Settings(
@@ -134,7 +151,7 @@ def scenes() -> Settings:
     )
 
 
-def photos() -> Settings:
+def photos_preset() -> Settings:
     """Large photographs, as published for ImageNet with a small batch: ResNet-50, a queue, LARS."""
     crops = Crops(
         size=224,
@@ -164,7 +181,7 @@ def photos() -> Settings:
     )
 
 
-PRESETS = {"digits": digits, "small": small, "scenes": scenes, "photos": photos}
+PRESETS = {"digits": digits_preset, "small": small_preset, "scenes": scenes_preset, "photos": photos_preset}
 """The presets by name: functions that make their `Settings`."""
 
 
@@ -176,14 +193,7 @@ def preset(name: str, **changes: Any) -> Settings:
     """
     if name not in PRESETS:
         raise Problem(f"there is no preset {name!r}. Choose one of {', '.join(PRESETS)}.")
-    settings = PRESETS[name]()
-    of_crops = {f.name for f in fields(Crops)}
-    known = {f.name for f in fields(Settings)} - {"crops"}
-    if unknown := changes.keys() - of_crops - known:
-        raise Problem(f"there is no setting {min(unknown)!r}. Settings are {', '.join(sorted(known | of_crops))}.")
-    crops = replace(settings.crops, **{k: v for k, v in changes.items() if k in of_crops})
-    settings = replace(settings, crops=crops, **{k: v for k, v in changes.items() if k in known})
-    return checked(settings)
+    return checked(changed(PRESETS[name](), changes))
 
 
 def checked(settings: Settings) -> Settings:

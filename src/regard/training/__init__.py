@@ -1,6 +1,6 @@
 """Training that can be killed and goes on as if it had not been: what pretraining and question answering share.
 
-A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning. Data is anything with a length and
+A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning Fabric. Data is anything with a length and
 `batch(indices, epoch)`, which gives whatever the loss takes:
 
     class Mine(Task):
@@ -12,7 +12,8 @@ A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning. D
         def __len__(self): return 1000
         def batch(self, indices, epoch): return {"x": self.x[indices]}
 
-    fit(Mine(), Data(), steps=500, batch_size=64, out="out/mine", schedule=cosine(500, warmup=50))
+    settings = FitSettings(steps=500, batch_size=64, schedule=cosine(500, warmup=50))
+    fit(Mine(), Data(), settings, out="out/mine", running=Running(devices=2, strategy="ddp"))
 
 Everything random is a function of (seed, step): the order of the samples is `Order`'s, torch is seeded anew before
 every step (dropout), and what `batch` draws it draws with `uniform(seed, index, ...)` or a generator seeded by
@@ -21,21 +22,26 @@ number of loader workers. `batch_size` counts the samples of one forward pass ov
 or 8 devices takes the same steps. A checkpoint folder (`latest(out)`) holds model.safetensors, state.pt, config.json.
 """
 
-from regard.training._checkpoints import Checkpoint, latest, read_config
+from regard.training._checkpoints import Checkpoint
 from regard.training._fit import Fitted, Task, fit
+from regard.training._folder import RunFolder, latest, read_config
 from regard.training._muon import Muon, muon_groups
 from regard.training._norm import synchronise_norms
 from regard.training._optim import LARS, cosine, groups
 from regard.training._order import Batches, Order
 from regard.training._random import generator, mix, uniform
+from regard.training._settings import FitSettings, Running
 
 __all__ = [
     "LARS",
     "Batches",
     "Checkpoint",
+    "FitSettings",
     "Fitted",
     "Muon",
     "Order",
+    "RunFolder",
+    "Running",
     "Task",
     "cosine",
     "fit",

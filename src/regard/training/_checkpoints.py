@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._model_folder import CONFIG, FORMAT, WEIGHTS
 from regard._problem import Problem
 
-WEIGHTS, STATE, CONFIG, SUMS = "model.safetensors", "state.pt", "config.json", "sums.json"
+STATE, SUMS = "state.pt", "sums.json"
+STEP_PREFIX = "step-"  # of the name of a checkpoint's folder
 KEPT = 2  # the newest, and one in case that is damaged
 
 
@@ -23,16 +25,31 @@ KEPT = 2  # the newest, and one in case that is damaged
 class Checkpoint:
     """A checkpoint on disk: its `folder` and the `step` after which it was written.
 
-    >>> Checkpoint(Path("out/run/checkpoints/00000200"), 200).step
+    >>> Checkpoint(Path("out/run/checkpoints/step-00000200"), 200).step
     200
     """
 
     folder: Path
     step: int
 
+    @classmethod
+    def at(cls, folder: Path) -> Checkpoint | None:
+        """The checkpoint in a folder; None if it is not one by its name and its config."""
+        number = folder.name.removeprefix(STEP_PREFIX)
+        if not folder.name.startswith(STEP_PREFIX) or not number.isdigit():
+            return None
+        return cls(folder, int(number))
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run that it is of."""
+        return self.folder.parent.parent
+
     @property
     def config(self) -> dict[str, Any]:
         """What was trained, as `Task.config` said."""
+        from regard.training._folder import read_config
+
         return read_config(self.folder)
 
     def weights(self) -> dict[str, Tensor]:
@@ -60,17 +77,18 @@ class Checkpoint:
         return content
 
 
-def save(out: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any], config: dict[str, Any]) -> Checkpoint:
-    """Write the checkpoint of a step, and only then remove older ones; the one before it stays as a reserve."""
+def save(
+    place: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any], config: dict[str, Any]
+) -> Checkpoint:
+    """Write the checkpoint of a step into `place`, and then remove older ones; the one before stays as a reserve."""
     from safetensors.torch import save_file
 
-    place = out / "checkpoints"
-    folder, beside = place / f"step-{step:08d}", place / f".step-{step:08d}.tmp"
+    folder, beside = place / f"{STEP_PREFIX}{step:08d}", place / f".{STEP_PREFIX}{step:08d}.tmp"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     save_file({name: t.detach().cpu().contiguous() for name, t in weights.items()}, beside / WEIGHTS)
     torch.save(state, beside / STATE)
-    (beside / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (beside / CONFIG).write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
     names = (WEIGHTS, STATE)
     (beside / SUMS).write_text(json.dumps({n: hashlib.sha256((beside / n).read_bytes()).hexdigest() for n in names}))
     for name in (*names, CONFIG, SUMS):
@@ -79,40 +97,19 @@ def save(out: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any]
     shutil.rmtree(folder, ignore_errors=True)
     beside.rename(folder)
     _sync(place)
-    for old in sorted(place.glob("step-*"))[:-KEPT] + list(place.glob(".step-*.tmp")):
+    for old in sorted(place.glob(f"{STEP_PREFIX}*"))[:-KEPT] + list(place.glob(f".{STEP_PREFIX}*.tmp")):
         shutil.rmtree(old, ignore_errors=True)
     return Checkpoint(folder, step)
 
 
-def latest(out: Path | str) -> Checkpoint | None:
-    """The newest whole checkpoint of a run, or None. What a killed process left half written does not count.
+def newest(place: Path) -> Checkpoint | None:
+    """The newest whole checkpoint in a folder of them, or None.
 
-    >>> latest("nowhere") is None
+    >>> newest(Path("nowhere")) is None
     True
     """
-    found = sorted((Path(out) / "checkpoints").glob("step-*"))
-    return Checkpoint(found[-1], int(found[-1].name.removeprefix("step-"))) if found else None
-
-
-def read_config(folder: Path | str) -> dict[str, Any]:
-    """The config.json of a folder, or a `Problem`.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = (Path(folder) / "config.json").write_text('{"kind": "mine"}')
-    ...     read_config(folder)
-    {'kind': 'mine'}
-    """
-    path = Path(folder) / CONFIG
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise Problem(
-            f"{folder} has no readable config.json ({error}). Name the folder of a run or a model."
-        ) from error
-    if not isinstance(config, dict):
-        raise Problem(f"{path} is not a config. Name the folder of a run or a model.")
-    return config
+    folders = sorted(place.glob(f"{STEP_PREFIX}*"))
+    return Checkpoint.at(folders[-1]) if folders else None
 
 
 def _sync(path: Path) -> None:

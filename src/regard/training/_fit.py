@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard import _check
 from regard._problem import Problem
-from regard.training import _checkpoints
-from regard.training._log import Kind
+from regard.training._checkpoints import Checkpoint
+from regard.training._folder import RunFolder
 from regard.training._order import Batches
+from regard.training._settings import FitSettings, Running
 
 
 class Task(nn.Module):
@@ -73,35 +73,25 @@ class Fitted:
 def fit(
     task: Task,
     data: Batches,
+    settings: FitSettings,
     *,
-    steps: int,
-    batch_size: int,
     out: Path | str,
-    seed: int = 0,
-    schedule: Callable[[int], float] | None = None,
-    accumulate: int = 1,
-    clip: float | None = None,
-    checkpoint_every: int = 200,
-    resume: bool = True,
-    log: Kind = "csv",
-    log_every: int = 10,
-    workers: int = 0,
-    devices: int | str = 1,
-    num_nodes: int = 1,
-    accelerator: str = "auto",
-    strategy: Any = "auto",
-    precision: Any = "32-true",
+    running: Running | None = None,
     after_step: Callable[[int], None] | None = None,
     on_log: Callable[[int, dict[str, float]], None] | None = None,
-    progress: bool = True,
 ) -> Fitted:
-    """Train `task` for `steps` updates, or for what is left of them if `out` has a checkpoint and `resume` is on.
+    """Train `task` in place for `settings.steps` updates, or for what is left of them if `out` has a checkpoint.
 
-    An update sees `accumulate` batches of `batch_size` samples over all processes. `schedule(step)` multiplies the
-    learning rates; `clip` bounds the norm of the gradient. A checkpoint is written every `checkpoint_every` steps and
-    at the end. `after_step(step)` is called with the number of steps done, before the checkpoint is written, in
-    every process; `on_log(step, values)` in the first one. `devices`, `num_nodes`, `accelerator`, `strategy` and
-    `precision` are Lightning's; with several processes batch norms are synchronised. The task is trained in place.
+    A checkpoint is written every `running.checkpoint_every` steps and at the end. With several processes batch norms
+    are synchronised.
+
+    task: what is trained.
+    data: what it is trained on.
+    settings: what is computed: steps, batch, seed, schedule, accumulation, clipping.
+    out: the folder of the run.
+    running: devices, precision, log, checkpoints, whether to resume; default `Running()`.
+    after_step: called in every process with the number of steps done, before the checkpoint is written.
+    on_log: called in the first process with the step and its numbers, when they are written down.
 
     >>> import tempfile
     >>> class Line(Task):
@@ -118,56 +108,28 @@ def fit(
     ...     def batch(self, indices, epoch):
     ...         return torch.tensor(indices).unsqueeze(1) / 8
     >>> with tempfile.TemporaryDirectory() as out:
-    ...     fit(Line(), Data(), steps=3, batch_size=4, out=out, progress=False, log="none").steps
+    ...     quiet = Running(progress=False, log="none")
+    ...     fit(Line(), Data(), FitSettings(steps=3, batch_size=4), out=out, running=quiet).steps
     3
     """
-    out = Path(out)
-    for name, value in (("steps", steps), ("batch_size", batch_size), ("accumulate", accumulate)):
-        _check.count(name, value)
-    for name, value in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
-        _check.count(name, value)
-    found = _checkpoints.latest(out) if resume else None
+    running = running or Running()
+    folder, steps = RunFolder(Path(out)), settings.steps
+    checkpoint = folder.latest() if running.resume else None
     start, state = 0, {}
-    if found is not None:
-        start, state = found.step, restore(task, found)
+    if checkpoint is not None:
+        start, state = checkpoint.step, restore(task, checkpoint)
         if start > steps:
             raise Problem(
-                f"{out} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
+                f"{folder.path} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
             )
-    from regard.training._lightning import Plan, train  # slow to import, so only here
+    from regard.training._loop import FitCall, run_loop  # slow to import, so only here
 
-    plan = Plan(
-        start=start,
-        steps=steps,
-        batch_size=batch_size,
-        accumulate=accumulate,
-        seed=seed,
-        schedule=schedule or (lambda step: 1.0),
-        out=out,
-        checkpoint_every=checkpoint_every,
-        log=log,
-        log_every=log_every,
-        workers=workers,
-        after_step=after_step,
-        on_log=on_log,
-        progress=progress,
-    )
-    runner = train(
-        task,
-        data,
-        plan,
-        state,
-        gradient_clip_val=clip,
-        devices=devices,
-        num_nodes=num_nodes,
-        accelerator=accelerator,
-        strategy=strategy,
-        precision=precision,
-    )
-    return Fitted(steps - start, start, runner.seconds, runner.per_second)
+    call = FitCall(start, settings, running, folder, after_step, on_log)
+    seconds, per_second = run_loop(task, data, call, state)
+    return Fitted(steps - start, start, seconds, per_second)
 
 
-def restore(task: Task, checkpoint: _checkpoints.Checkpoint) -> dict[str, Any]:
+def restore(task: Task, checkpoint: Checkpoint) -> dict[str, Any]:
     """Put a checkpoint's weights and extra state into a task; return the state of the optimiser."""
     other = _difference(task.config, checkpoint.config)
     if other:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from regard import _check
 from regard._problem import Problem
+from regard.training._folder import RunFolder
 
-Kind = Literal["csv", "tensorboard", "none"]
 NONE: Mapping[str, Sequence[float]] = MappingProxyType({})
 
 
@@ -29,12 +28,11 @@ class Log(Protocol):
         """Nothing more will come."""
 
 
-def open_log(kind: Kind, out: Path, start: int) -> Log:
+def open_log(kind: str, folder: RunFolder, start: int) -> Log:
     """The log of a run that begins after step `start`; what an earlier process wrote of later steps is dropped."""
-    _check.choice("log", kind, ("csv", "tensorboard", "none"))
     if kind == "csv":
-        return CsvLog(out / "log.csv", start)
-    return TensorBoardLog(out / "tensorboard", start) if kind == "tensorboard" else NoLog()
+        return CsvLog(folder.log, start, folder.table)
+    return TensorBoardLog(folder.tensorboard, start) if kind == "tensorboard" else NoLog()
 
 
 class NoLog:
@@ -50,11 +48,11 @@ class NoLog:
 class CsvLog:
     """A table with a row for each logged step. A new name makes a new column, empty in the rows before.
 
-    A list has a table of its own, named after it.
+    A list has a table of its own, at the place that `table` gives for its name.
     """
 
-    def __init__(self, path: Path, start: int) -> None:
-        self.path, self.start = path, start
+    def __init__(self, path: Path, start: int, table: Callable[[str], Path]) -> None:
+        self.path, self.start, self.table = path, start, table
         self._lists: dict[str, CsvLog] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._rows: list[dict[str, Any]] = []
@@ -69,7 +67,7 @@ class CsvLog:
         """Append a row."""
         for name, numbers in lists.items():
             if name not in self._lists:
-                self._lists[name] = CsvLog(self.path.with_name(f"{name}.csv"), self.start)
+                self._lists[name] = CsvLog(self.table(name), self.start, self.table)
             self._lists[name].write(step, {str(i): number for i, number in enumerate(numbers)})
         row = {"step": step, **{name: f"{value:.9g}" for name, value in values.items()}}
         self._rows.append(row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regard._files import replacing
+from regard.training import Running
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.evaluate import Summary, evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
+from regard.vqa.folder import ComparisonFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.read import check_answers, read_questions
@@ -108,6 +108,7 @@ def compare_kinds(
     *,
     seeds: int = 3,
     workers: int = 2,
+    running: Running | None = None,
     prices: Sequence[float] = PRICES,
     test: str = "test",
     unseen: str | None = "pairs",
@@ -115,18 +116,21 @@ def compare_kinds(
 ) -> Comparison:
     """Train every kind with every seed (what is there is kept), evaluate on `test`, and write `results.json`.
 
+    `workers` runs are trained at a time, each on one core, as `running` says (default without a line of progress).
     Models with "continuous-softmax" are also evaluated with the number of components chosen at test time, for each of
     `prices`: test-MCA. `unseen` names a split that the last column is for, or None. All splits need answers: that is
     looked at before anything is trained.
     """
     for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
         check_answers(read_questions(data, split), data, "a comparison")
+    folder = ComparisonFolder(out)
     jobs = [
         Job(
-            out / f"{kind}-{seed}",
+            folder.run(kind, seed),
             data,
             features,
             replace(settings, seed=seed, model=replace(settings.model, attention=kind)),
+            running or Running(progress=False),
         )
         for seed in range(seeds)
         for kind in map(str, map(parse, kinds))
@@ -138,8 +142,7 @@ def compare_kinds(
         for name, found, new in rows:
             result.add(name, found, new)
     baselines(result, data, test)
-    with replacing(out / "results.json") as beside:
-        beside.write_text(json.dumps(result.to_json(), indent=1))
+    folder.write_results(result.to_json())
     return result
 
 
@@ -147,7 +150,7 @@ def _evaluate_job(
     job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...]
 ) -> list[tuple[str, Summary, Summary | None]]:
     """The rows of a trained job: itself and, if it is continuous, with components chosen at test time."""
-    run = load_run(job.out)
+    run = load_run(job.out.path)
     store = FeatureStore.open(job.features, expected=run.features)
 
     def examples(split: str) -> Examples:

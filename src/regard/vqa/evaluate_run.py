@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,14 +82,12 @@ def _splits(data: Path) -> list[Records]:
 
 
 def _store_for(run: Run, records: Records) -> FeatureStore:
-    known = run.folder / "features.json"
     wanted = {record.picture for record in records.records}
-    if known.is_file():
-        place = Path(json.loads(known.read_text())["folder"])
-        if (place / "store.json").is_file():
-            store = FeatureStore.open(place, expected=run.features)
-            if wanted <= set(store.names):
-                return store
+    known = run.folder.read_features()
+    if known is not None and (known / "store.json").is_file():
+        store = FeatureStore.open(known, expected=run.features)
+        if wanted <= set(store.names):
+            return store
     pictures = {name: path for name, path in records.pictures.items() if name in wanted}
-    place = run.folder / "features" / records.name
+    place = run.folder.own_features(records.name)
     return make_features(place, pictures, run.load_backbone(), stages=run.features.stages)[0]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar
 
 from regard._problem import Problem
+from regard.training import Running
+from regard.vqa.folder import AnsweringFolder
 from regard.vqa.train import TrainSettings, settings_of
 
 T = TypeVar("T")
@@ -24,10 +24,11 @@ T = TypeVar("T")
 class Job:
     """One training: where it goes, what it learns from, and how."""
 
-    out: Path
+    out: AnsweringFolder
     data: Path
     features: Path
     settings: TrainSettings
+    running: Running = field(default_factory=lambda: Running(progress=False))
 
 
 def run_jobs(
@@ -45,7 +46,7 @@ def run_jobs(
         running = [pool.submit(_run, job, then) for job in jobs]
         while not all(future.done() for future in running):
             if progress:
-                progress(sum(_share(job) for job in jobs) / len(jobs))
+                progress(sum(job.out.share() for job in jobs) / len(jobs))
             if failed := next((f for f in running if f.done() and f.exception()), None):
                 for future in running:
                     future.cancel()
@@ -75,21 +76,20 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
     from regard.vqa.train import train
 
     torch.set_num_threads(1)
-    if not _done(job):
+    if not job.out.is_done:
         records, store = read_questions(job.data, "train"), FeatureStore.open(job.features)
-        trained = train(job.out, records, store, job.settings, progress=False, log_every=10)
-        (job.out / "done").write_text(f"{trained.fitted.seconds:.1f}\n")
+        trained = train(job.out.path, records, store, job.settings, running=job.running)
+        job.out.write_done(trained.fitted.seconds)
     return then(job)
 
 
 def _check_settings(job: Job) -> None:
-    path = job.out / "config.json"
-    if not path.is_file():
+    if not job.out.config.is_file():
         return
     try:
-        found = settings_of(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Problem(f"{path} cannot be read ({error}). Train into another folder.") from error
+        found = settings_of(job.out.read_config())
+    except (ValueError, KeyError, TypeError) as error:
+        raise Problem(f"{job.out.config} cannot be read ({error}). Train into another folder.") from error
     if found != job.settings:
         pairs = ((found, job.settings), (found.model, job.settings.model))
         others = [
@@ -98,20 +98,4 @@ def _check_settings(job: Job) -> None:
             for f in fields(old)
             if f.name != "model" and getattr(old, f.name) != getattr(new, f.name)
         ]
-        raise Problem(f"{job.out} has a run with other settings ({'; '.join(others)}). Name another folder.")
-
-
-def _done(job: Job) -> bool:
-    return (job.out / "done").is_file()
-
-
-def _share(job: Job) -> float:
-    """How far a training is, read from its log."""
-    if _done(job):
-        return 1.0
-    try:
-        with (job.out / "log.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        return min(1.0, int(rows[-1]["step"]) / int((job.out / "steps").read_text()))
-    except (OSError, IndexError, KeyError, ValueError):
-        return 0.0
+        raise Problem(f"{job.out.path} has a run with other settings ({'; '.join(others)}). Name another folder.")

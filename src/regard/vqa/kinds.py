@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard._plan import Map
+from regard.attention.arguments import Map
 from regard.continuous import Density, Locations, fit_mixture, match_moments, select_mixture
 from regard.continuous.fit import Mixing
 from regard.maps.spelling import map_name, number_suffix, parse_map

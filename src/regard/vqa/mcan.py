@@ -19,6 +19,7 @@ from regard._repr import shown
 from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
+from regard.training._setting import setting
 from regard.vqa.cells import Neighbours, coordinates, whitening
 from regard.vqa.kinds import Kind, named_map, parse
 from regard.vqa.norm import UnbiasedNorm
@@ -40,26 +41,30 @@ class ModelSettings:
     'mixture-selected'
     """
 
-    words: int = 300  # width of a word vector
-    tokens: int = 14  # words of a question that are read
-    width: int = 512
-    heads: int = 8
-    layers: int = 6
-    before: int = 0  # layers of self-attention on the picture alone, before the guided ones; the original has none
-    guided_first: bool = False  # a layer's guided attention comes before its self-attention; in the original after it
-    feed_forward: int = 2048
-    flat: int = 512  # width of the network that scores words and cells
-    fused: int = 1024
-    dropout: float = 0.1
-    norm_first: bool = False
-    unbiased_norm: bool = False  # norms by the unbiased deviation, as in the authors' code: see `regard.importers`
-    coordinates: bool = True  # the original has none
-    neighbours: bool = False  # a cell's feature is drawn from its eight neighbours too
-    whiten: bool = False  # channels are decorrelated, not only brought to one scale
-    attention: str = "discrete-softmax"
-    basis: BasisName = "gaussian"
-    map: str = "softmax"
-    affinity: Literal["dot", "wasserstein"] = "dot"
+    words: int = setting("Width of a word vector.", 300, at_least=1)
+    tokens: int = setting("Words of a question that are read.", 14, at_least=1)
+    width: int = setting("Width of the layers.", 512, at_least=1)
+    heads: int = setting("Heads of an attention.", 8, at_least=1)
+    layers: int = setting("Layers on the question, and on the picture.", 6, at_least=0)
+    before: int = setting(
+        "Layers of self-attention on the picture alone, before the guided ones; the original has none.", 0, at_least=0
+    )
+    guided_first: bool = setting(
+        "A layer's guided attention comes before its self-attention; in the original after it.", False
+    )
+    feed_forward: int = setting("Width of the hidden layer of a feed-forward network.", 2048, at_least=1)
+    flat: int = setting("Width of the network that scores words and cells.", 512, at_least=1)
+    fused: int = setting("Width of what the answer is read from.", 1024, at_least=1)
+    dropout: float = setting("Probability that a number is dropped while training.", 0.1, at_least=0)
+    norm_first: bool = setting("Norms come before each part of a layer, not after it.", False)
+    unbiased_norm: bool = setting("Norms by the unbiased deviation, as in the authors' code.", False)
+    coordinates: bool = setting("Cells know where they are; in the original they do not.", True)
+    neighbours: bool = setting("A cell's feature is drawn from its eight neighbours too.", False)
+    whiten: bool = setting("Channels of features are decorrelated, not only brought to one scale.", False)
+    attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax")
+    basis: BasisName = setting("Basis of a continuous output attention.", "gaussian")
+    map: str = setting("Map of the attentions inside: softmax, sparsemax, entmax-1.5, ...", "softmax")
+    affinity: Literal["dot", "wasserstein"] = setting("Affinity of the attentions inside.", "dot")
 
     def __post_init__(self) -> None:
         """Check the names; one is kept for each choice."""

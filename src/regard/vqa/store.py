@@ -1,34 +1,23 @@
-"""A run on disk: vocabularies, the backbone, checkpoints; and the model back from it.
-
-out/vocabulary.json    words and answers
-out/training.json      the names of the pictures that it was trained on
-out/backbone/          the backbone that made the features, so that new pictures can be asked about
-out/checkpoints/       as `regard.training` writes them; config.json in each says what the model is
-
-A model by the conventions of the Hub has the first two, with model.safetensors and config.json beside them in place of
-checkpoints. Evaluations, if there are any, lie in evaluation/ of either.
-"""
+"""A model that answers, written by the conventions of the Hub, and read back from that or from a run."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regard._files import replacing
-from regard._model_folder import WEIGHTS, ModelFolder
+from regard._model_folder import ModelFolder
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import Checkpoint, latest
 from regard.vqa.description import FeatureDescription
+from regard.vqa.folder import AnsweringFolder
 from regard.vqa.mcan import MCAN, ModelSettings
-from regard.vqa.records import Answers, Records, check_vocabulary
+from regard.vqa.records import Answers, check_vocabulary
 from regard.vqa.words import Words
 
 KIND = "vqa"
-_TRAINING = "training.json"
 _KEYS = {"model", "cells", "features", "vocabulary", "words", "answers", "backbone"}
 
 
@@ -36,7 +25,7 @@ _KEYS = {"model", "cells", "features", "vocabulary", "words", "answers", "backbo
 class Run:
     """A trained model with what belongs to it."""
 
-    folder: Path
+    folder: AnsweringFolder
     config: dict[str, Any]
     model: MCAN
     words: Words
@@ -52,15 +41,13 @@ class Run:
 
     def trained_on(self, pictures: set[str]) -> int | None:
         """How many of these pictures have the name of one that it was trained on; None if that is not known."""
-        try:
-            return len(pictures & set(json.loads((self.folder / _TRAINING).read_text(encoding="utf-8"))["pictures"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        known = self.folder.read_pictures()
+        return None if known is None else len(pictures & known)
 
     @property
     def _backbone_source(self) -> Path | str:
         """Its own copy of the backbone, or else where the features' was."""
-        copy = self.folder / "backbone"
+        copy = self.folder.backbone
         return copy if copy.is_dir() else FeatureDescription.from_json(self.config["backbone"]).name
 
     def _open_backbone(self) -> Backbone:
@@ -80,31 +67,6 @@ class Run:
         return backbone
 
 
-def write_vocabulary(folder: Path, words: Words, answers: Answers) -> None:
-    """Write both vocabularies; a Problem if others are there already."""
-    path = folder / "vocabulary.json"
-    if path.is_file():
-        old_words, old_answers = read_vocabulary(folder)
-        if (old_words, old_answers) != (words, answers):
-            raise Problem(f"{path} is the vocabulary of another run. Train into another folder.")
-        return
-    _put_vocabulary(path, words, answers)
-
-
-def write_training(folder: Path, records: Records) -> None:
-    """Write which pictures are trained on, so that an evaluation can say whether it has new ones."""
-    names = sorted({record.picture for record in records.records})
-    with replacing(folder / _TRAINING) as beside:
-        beside.write_text(json.dumps({"pictures": names}, ensure_ascii=False), encoding="utf-8")
-
-
-def _put_vocabulary(path: Path, words: Words, answers: Answers) -> None:
-    with replacing(path) as beside:
-        beside.write_text(
-            json.dumps({"words": words.known, "answers": answers.known}, ensure_ascii=False), encoding="utf-8"
-        )
-
-
 def save_model(
     place: ModelFolder,
     model: MCAN,
@@ -122,19 +84,20 @@ def save_model(
         "vocabulary": {"words": model.embedding.num_embeddings, "answers": model.head.out_features},
     }
     if words is not None and answers is not None and backbone is not None and features is not None:
-        _put_vocabulary(place.path / "vocabulary.json", words, answers)
-        save_backbone(backbone, place.path / "backbone")
+        folder = AnsweringFolder(place.path)
+        folder.put_vocabulary(words, answers)
+        save_backbone(backbone, folder.backbone)
         config |= {
             "words": words.fingerprint,
             "answers": answers.fingerprint,
-            "backbone": features.to_json() | {"name": "backbone", "end_to_end": False},
+            "backbone": features.to_json() | {"name": folder.backbone.name, "end_to_end": False},
         }
     place.write(config, model.state_dict())
 
 
 def open_model(place: ModelFolder) -> MCAN:
     """The network of a model that was saved by the conventions of the Hub, or the newest of a run."""
-    if not (place.path / WEIGHTS).is_file() and latest(place.path) is not None:
+    if not place.weights.is_file() and latest(place.path) is not None:
         return load_run(place.path).model
     settings = place.settings(KIND)
     place.refuse(settings.keys() - _KEYS)
@@ -152,34 +115,23 @@ def _make_model(config: dict[str, Any], words: int, answers: int) -> MCAN:
     return MCAN(settings, vocabulary=words, answers=answers, cells=(height, width), features=config["features"])
 
 
-def read_vocabulary(folder: Path) -> tuple[Words, Answers]:
-    """The vocabularies of a run."""
-    path = folder / "vocabulary.json"
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        return Words(tuple(said["words"])), Answers(tuple(said["answers"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Problem(f"{path} cannot be read ({error}). Put it back from the run, or train again.") from error
-
-
-def load_run(folder: Path | str) -> Run:
+def load_run(source: Path | str) -> Run:
     """The newest model of a run's folder, that of one checkpoint in it, or one saved by the conventions of the Hub."""
-    folder = Path(folder)
-    checkpoint = latest(folder)
-    if checkpoint is None and (folder / "config.json").is_file() and folder.name.startswith("step-"):
-        checkpoint = Checkpoint(folder, int(folder.name.removeprefix("step-")))
-        folder = folder.parent.parent
-    place = ModelFolder(folder)
-    if checkpoint is None and not (folder / WEIGHTS).is_file():
-        raise Problem(f"{folder} has no checkpoint. Name the folder of a run: regard train --out {folder}")
+    path = Path(source)
+    checkpoint = latest(path)
+    if checkpoint is None and (checkpoint := Checkpoint.at(path)) is not None:
+        path = checkpoint.run
+    place, folder = ModelFolder(path), AnsweringFolder(path)
+    if checkpoint is None and not place.weights.is_file():
+        raise Problem(f"{path} has no checkpoint. Name the folder of a run: regard train --out {path}")
     config = checkpoint.config if checkpoint is not None else place.config()
     if config.get("kind") != KIND:
-        raise Problem(f"{folder} holds a model of kind {config.get('kind')!r}, not one that answers questions.")
+        raise Problem(f"{path} holds a model of kind {config.get('kind')!r}, not one that answers questions.")
     if checkpoint is None and "words" not in config:
-        raise Problem(f"{folder} has the network alone, without words and answers. Load it with MCAN.from_pretrained.")
-    words, answers = read_vocabulary(folder)
-    check_vocabulary(str(folder / "vocabulary.json"), words.fingerprint, config["words"])
-    check_vocabulary(str(folder / "vocabulary.json"), answers.fingerprint, config["answers"])
+        raise Problem(f"{path} has the network alone, without words and answers. Load it with MCAN.from_pretrained.")
+    words, answers = folder.read_vocabulary()
+    check_vocabulary(str(folder.vocabulary), words.fingerprint, config["words"])
+    check_vocabulary(str(folder.vocabulary), answers.fingerprint, config["answers"])
     if checkpoint is None:
         return Run(folder, config, open_model(place), words, answers)
     model = _make_model(config, len(words), len(answers))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,19 +13,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard import _check
-from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
-from regard.training import Fitted, Muon, Task, cosine, fit, latest, muon_groups
+from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, muon_groups
+from regard.training._setting import changed, setting
 from regard.vqa.description import FeatureDescription
 from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
+from regard.vqa.folder import AnsweringFolder
 from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN, ModelSettings, relations, small
 from regard.vqa.pixels import PixelStore
 from regard.vqa.records import Answers, Records
-from regard.vqa.store import KIND, write_training, write_vocabulary
+from regard.vqa.store import KIND
 from regard.vqa.words import Words, read_glove
 
 
@@ -35,18 +35,24 @@ class TrainSettings:
     """How to train; the defaults are those of the thesis (Table 6.1)."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
-    epochs: int = 13
-    batch: int = 64
-    lr: float = 1e-4
-    optimizer: Literal["adam", "muon"] = "adam"
-    schedule: Literal["thesis", "cosine"] = "thesis"
-    above: int = 8  # an answer is known if it was given more often than this
-    seed: int = 0
-    accumulate: int = 1
-    clip: float | None = None
-    patience: int | None = None  # epochs without a better validation accuracy before it stops
-    glove: str | None = None
-    grouped: bool = False  # all questions about a picture at once; a batch still holds about `batch` questions
+    epochs: int = setting("Passes over the data.", 13, at_least=1)
+    batch: int = setting("Questions in a batch, over all processes.", 64, at_least=1)
+    lr: float = setting("The learning rate at its highest.", 1e-4)
+    optimizer: Literal["adam", "muon"] = setting("The optimiser.", "adam")
+    schedule: Literal["thesis", "cosine"] = setting(
+        "The learning rate over the steps: as in Table 6.1 of the thesis, or one cosine.", "thesis"
+    )
+    above: int = setting("An answer is learned if it was given more often than this.", 8, at_least=0)
+    seed: int = setting("Decides all that is random.", 0)
+    accumulate: int = setting("Batches of one update.", 1, at_least=1)
+    clip: float | None = setting("Largest norm of the gradient.", None)
+    patience: int | None = setting("Epochs without a better validation accuracy before it stops.", None, at_least=1)
+    glove: str | None = setting("Word vectors to begin with: a GloVe text file as wide as --words.", None)
+    grouped: bool = setting(
+        "All questions about a picture at once, or each by itself; a batch has as many questions.",
+        False,
+        flags=("--grouped/--single",),
+    )
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -72,19 +78,32 @@ def small_training(**changes: Any) -> TrainSettings:
     return TrainSettings(**(short | {"optimizer": "muon", "grouped": True} | changes))
 
 
-def preset_training(preset: str, **model: Any) -> TrainSettings:
-    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with changes to its model.
+def relations_training() -> TrainSettings:
+    """The settings for questions that compare objects: another model, two epochs.
 
-    >>> preset_training("relations", attention="mixture-2").epochs
+    >>> relations_training().model.before
+    1
+    """
+    return small_training(model=relations(), epochs=2)
+
+
+TRAIN_PRESETS: dict[str, Callable[[], TrainSettings]] = {
+    "thesis": TrainSettings,
+    "small": small_training,
+    "relations": relations_training,
+}
+"""The presets by name: functions that make their `TrainSettings`."""
+
+
+def preset_training(preset: str, **changes: Any) -> TrainSettings:
+    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with some changed, also of its model.
+
+    >>> preset_training("relations", attention="mixture-2", batch=32).epochs
     2
     """
-    if preset == "thesis":
-        return TrainSettings(model=ModelSettings(**model))
-    if preset == "small":
-        return small_training(model=small(**model))
-    if preset == "relations":
-        return small_training(model=relations(**model), epochs=2)
-    raise Problem(f"there is no preset {preset!r}. Choose thesis, small or relations.")
+    if preset not in TRAIN_PRESETS:
+        raise Problem(f"there is no preset {preset!r}. Choose one of {', '.join(TRAIN_PRESETS)}.")
+    return changed(TRAIN_PRESETS[preset](), changes)
 
 
 def settings_of(config: dict[str, Any]) -> TrainSettings:
@@ -159,16 +178,20 @@ def train(
     settings: TrainSettings,
     *,
     validation: Records | None = None,
-    progress: bool = True,
-    **running: Any,
+    running: Running | None = None,
 ) -> Trained:
-    """Train a model on records and stored features, into the folder `out`; go on where an earlier call was stopped.
+    """Train a model on records and stored features; go on where an earlier call was stopped.
 
-    A `PixelStore` in place of features trains its backbone too, end to end; without validation: evaluate it after.
-    `running` goes to `regard.training.fit`: devices, precision, log, workers, checkpoint_every. With
-    `settings.patience` the accuracy on the `validation` records is taken after every epoch.
+    out: the folder of the run.
+    records: questions with answers.
+    store: the features of their pictures; a `PixelStore` in their place trains its backbone too, end to end.
+    settings: the model and how it is trained.
+    validation: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch; not with
+        a `PixelStore`: evaluate its run afterwards.
+    running: devices, precision, log, progress; default `regard.training.Running()`.
     """
-    out = Path(out)
+    running = running or Running()
+    folder = AnsweringFolder(Path(out))
     network = store.network if isinstance(store, PixelStore) else None
     if network is not None and validation is not None:
         raise Problem("validation needs stored features. Train end to end without, and evaluate the run afterwards.")
@@ -207,61 +230,62 @@ def train(
         "backbone": store.description.to_json() | {"end_to_end": network is not None},
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
-    write_vocabulary(out, words, answers)
-    write_training(out, records)
-    for name, said in (("config", config), ("features", {"folder": str(store.folder.resolve())})):
-        with replacing(out / f"{name}.json") as beside:
-            beside.write_text(json.dumps(said, indent=1))
+    if not running.resume:
+        folder.begin_afresh()
+        folder.put_vocabulary(words, answers)
+    folder.write_vocabulary(words, answers)
+    folder.write_pictures(record.picture for record in records.records)
+    folder.write_config(config)
+    folder.write_features(store.folder)
     if isinstance(store, FeatureStore):
-        _keep_backbone(out, store)
+        _keep_backbone(folder, store)
     task = Answering(model, settings, config, network)
     samples = Grouped(examples) if settings.grouped else examples
     batch = max(1, round(settings.batch * len(samples) / len(examples)))
     per_epoch = max(1, len(samples) // min(batch * settings.accumulate, len(samples)))
     steps = settings.epochs * per_epoch
-    (out / "steps").write_text(f"{steps}\n")  # for who looks on
+    folder.write_steps(steps)
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
-    options: dict[str, Any] = {
-        "batch_size": batch,
-        "accumulate": settings.accumulate,
-        "clip": settings.clip,
-        "seed": settings.seed,
-        "schedule": schedule,
-        "out": out,
-        "progress": progress,
-        "checkpoint_every": max(1, min(per_epoch, 500)),
-    }
-    held = _Held(out, settings.patience)
+    computed = FitSettings(
+        steps=steps,
+        batch_size=batch,
+        seed=settings.seed,
+        schedule=schedule,
+        accumulate=settings.accumulate,
+        clip=settings.clip,
+    )
+    if running.checkpoint_every is None:
+        running = replace(running, checkpoint_every=min(per_epoch, 500))
+    held = _Held(folder, settings.patience)
     known = None
     if validation is not None:
         known = Examples(validation, store, words, answers, settings.model.tokens)
     if settings.patience is None or known is None:
-        fitted = fit(task, samples, steps=steps, **(options | running))
+        fitted = fit(task, samples, computed, out=folder.path, running=running)
     else:
         for epoch in range(1, settings.epochs + 1):
-            fitted = fit(task, samples, steps=epoch * per_epoch, **(options | running))
+            fitted = fit(task, samples, replace(computed, steps=epoch * per_epoch), out=folder.path, running=running)
+            running = replace(running, resume=True)  # the first of these calls has begun afresh, if that was wanted
             held.add(epoch, evaluate_model(task.model, known, answers).accuracy.overall)
             if held.enough:
                 break
     if network is not None:
-        save_backbone(network, out / "backbone")
+        save_backbone(network, folder.backbone)
     evaluation = evaluate_model(task.model, known, answers) if known else None
-    return Trained(out, fitted, evaluation, held.enough, _skipped(examples, known))
+    return Trained(folder.path, fitted, evaluation, held.enough, _skipped(examples, known))
 
 
 class _Held:
     """Validation accuracies of the epochs so far, kept on disk so that a resumed run stops where it would have."""
 
-    def __init__(self, out: Path, patience: int | None) -> None:
-        self.path, self.patience = out / "validation.json", patience
-        self.scores: dict[int, float] = {}
-        if patience is not None and latest(out) is not None and self.path.is_file():
-            self.scores = {int(epoch): score for epoch, score in json.loads(self.path.read_text()).items()}
+    def __init__(self, folder: AnsweringFolder, patience: int | None) -> None:
+        self.folder, self.patience = folder, patience
+        resumed = patience is not None and folder.latest() is not None
+        self.scores = folder.read_validation() if resumed else {}
 
     def add(self, epoch: int, score: float) -> None:
         self.scores[epoch] = score
-        with replacing(self.path) as beside:
-            beside.write_text(json.dumps(self.scores))
+        self.folder.write_validation(self.scores)
 
     @property
     def enough(self) -> bool:
@@ -271,16 +295,16 @@ class _Held:
         return max(self.scores) - best >= self.patience
 
 
-def _keep_backbone(out: Path, store: FeatureStore) -> None:
+def _keep_backbone(folder: AnsweringFolder, store: FeatureStore) -> None:
     """Copy the backbone into the run, so that pictures can be asked about later; without it only features can."""
-    if (out / "backbone" / "config.json").is_file():
+    if folder.has_backbone:
         return
     try:
         backbone = load_backbone(store.description.name)
     except Problem:
         return
     if FeatureDescription.of(backbone, store.description.name, store.description.stages) == store.description:
-        save_backbone(backbone, out / "backbone")
+        save_backbone(backbone, folder.backbone)
 
 
 def _skipped(*parts: Examples | None) -> str:

@@ -5,14 +5,15 @@ from functools import partial
 
 import pytest
 import torch
+from attention.cases import AFFINITIES, MAPS, make_affinity, make_inputs, parameters
 from reference import attend as reference
-from test_attend import AFFINITIES, MAPS, make_affinity, make_inputs, parameters
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard import Bilinear, Dot, Sinkhorn, attend, attention_weights, explain_attend, native
-from regard._groups import Groups
+from regard.attention.call import Call
+from regard.attention.grouped_queries import GroupedQueries
 from regard.nn import Entmax
 
 OTHERS = {
@@ -20,11 +21,6 @@ OTHERS = {
     "tvmax": partial(regard.tvmax, gamma=0.2, shape=(3, 3)),
     "sinkhorn": Sinkhorn(iterations=20),
 }
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 64)
 
 
 def make_bias(shape, left_out=True):
@@ -104,7 +100,7 @@ def test_gradcheck_of_the_bias(map_name, small_blocks):
 
 
 def test_second_derivatives_of_a_bias_in_blocks(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 12)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 12)
     q, k, v = (x.requires_grad_() for x in make_inputs(3, 4, 2, 2, lead=()))
     bias = make_bias((3, 4), left_out=False).requires_grad_()
     assert gradgradcheck(lambda *x: attend(*x[:3], map=regard.entmax, bias=x[3]), (q, k, v, bias))
@@ -133,7 +129,7 @@ def test_a_row_of_minus_infinities_does_not_rest_on_the_kernel(monkeypatch):
         seen.append(attn_mask)
         return torch.softmax(q @ k.mT + attn_mask, -1) @ v
 
-    monkeypatch.setattr("regard._algorithms.scaled_dot_product_attention", kernel)
+    monkeypatch.setattr("regard.attention.fused.scaled_dot_product_attention", kernel)
     q, k, v = make_inputs()
     bias = make_bias((6, 9), left_out=False).index_fill(0, torch.tensor([2]), -math.inf)
     for how in ({"bias": bias}, {"bias": bias[:1], "mask": bias[:, :1] > -math.inf}):
@@ -209,7 +205,7 @@ def test_nan_and_plus_infinity_in_a_bias_are_refused(name, map_name, left_out, b
 @pytest.mark.parametrize("blocks", [False, True])
 def test_dropout_has_the_expectation_and_the_gradient_of_what_it_dropped(map_, blocks, monkeypatch):
     """Blocks draw the same numbers again for the gradient, and leave the generator where the forward pass left it."""
-    monkeypatch.setattr("regard._plan.BUDGET", 12 if blocks else 1 << 21)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 12 if blocks else 1 << 21)
     q, k, v = (x.requires_grad_() for x in make_inputs(5, 6, 3, 2, lead=(1,)))
     bias = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
     blocked = explain_attend(q, k, v, map=map_, dropout_p=0.4).rows is not None
@@ -231,7 +227,7 @@ def test_dropout_has_the_expectation_and_the_gradient_of_what_it_dropped(map_, b
 
 
 def test_second_derivatives_of_what_was_dropped(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 12)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 12)
     q, k, v = (x.requires_grad_() for x in make_inputs(3, 4, 2, 2, lead=()))
 
     def run(q, k, v):
@@ -305,17 +301,20 @@ def test_grouped_queries_with_a_weight_for_each_head_and_against_torch():
 def test_grouped_queries_copy_keys_only_where_they_must():
     (q, _, _), (_, k, v) = make_inputs(lead=(2, 6)), make_inputs(lead=(2, 3))
 
-    def parts(diagonal=None, affinity=Dot(), map_=regard.sparsemax):  # noqa: B008
-        return Groups.of(q, k, v, None, None, diagonal, affinity, map_).parts
+    def parts(causal=False, affinity=Dot(), map_=regard.sparsemax):  # noqa: B008
+        return GroupedQueries.of(Call.of(q, k, v, affinity, map_, causal=causal, enable_gqa=True)).parts
 
-    for found in (parts(), parts(diagonal=0), parts(map_=Sinkhorn())):
-        assert all(p.k is k and p.v is v for p in found)
-        assert all(p.q.untyped_storage().data_ptr() == q.untyped_storage().data_ptr() for p in found)
+    for calls in (parts(), parts(causal="upper-left"), parts(map_=Sinkhorn())):
+        assert all(p.k is k and p.v is v for p in calls)
+        assert all(p.q.untyped_storage().data_ptr() == q.untyped_storage().data_ptr() for p in calls)
+    assert parts()[0].batch == parts(causal=True)[1].batch == (2, 3)
+    assert parts(map_=Entmax(6))[0].batch == (2, 6)
     assert parts(map_=Entmax(6))[0].k.shape == (2, 6, 9, 4)
     assert parts(affinity=Bilinear(torch.randn(6, 4, 4)))[0].k.shape == (2, 6, 9, 4)
     assert "2 times, once for each head of a group" in str(explain_attend(q, k, v, causal=True, enable_gqa=True))
     assert "the 2 heads of a group as one" in str(explain_attend(q, k, v, enable_gqa=True))
     assert explain_attend(q, q, q, enable_gqa=True) == explain_attend(q, q, q)
+    assert attend(q, k, v[..., :0], enable_gqa=True).shape == (2, 6, 6, 0)
 
 
 # Causal

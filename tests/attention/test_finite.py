@@ -8,7 +8,8 @@ import torch
 from pretend import waits_of
 
 import regard
-from regard import _check, _range, native
+from regard import _check, native
+from regard.attention import range_checks
 
 BAD = [math.nan, math.inf, -math.inf]
 MAPS = {
@@ -197,7 +198,9 @@ def test_sums_of_values_past_their_range(monkeypatch):
     x, v = torch.zeros(1, 1, 64, 4), torch.full((1, 1, 64, 4), 1e38)
     with pytest.raises(ValueError, match=r"^v: got values so large that their sums overflow"):
         regard.attend(x, x, v, map=regard.gate)
-    monkeypatch.setattr("regard._attend.scaled_dot_product_attention", lambda *_, **__: torch.full((2,), torch.inf))
+    monkeypatch.setattr(
+        "regard.attention.fused.scaled_dot_product_attention", lambda *_, **__: torch.full((2,), torch.inf)
+    )
     with pytest.raises(ValueError, match=r"^v: got values so large"):
         regard.attend(x, x, v)
 
@@ -210,7 +213,7 @@ def test_a_query_without_keys_does_not_rest_on_the_kernel(monkeypatch):
         seen.append(attn_mask)
         return torch.softmax((q @ k.mT).masked_fill(~attn_mask, -math.inf), -1) @ v
 
-    monkeypatch.setattr("regard._algorithms.scaled_dot_product_attention", kernel)
+    monkeypatch.setattr("regard.attention.fused.scaled_dot_product_attention", kernel)
     q, k, v = (torch.randn(2, 3, 5, 4, requires_grad=True) for _ in range(3))
     mask = torch.ones(5, 5, dtype=torch.bool)
     mask[2] = False
@@ -270,5 +273,5 @@ def test_tensors_without_values_are_not_read():
     with FakeTensorMode():
         x = torch.zeros(2, 3, 9, 4)
         assert not _check.readable(x)
-        assert _range.largest("x", x) == 0
+        assert range_checks.largest("x", x) == 0
         assert regard.attend(x, x, x).shape == (2, 3, 9, 4)

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from attention.cases import AFFINITIES, MAPS, MASKS, make_affinity, make_inputs, make_mask, parameters
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import attend as reference
@@ -15,55 +16,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import regard
 from benchmarks.harness import peak_memory
 from regard import Additive, Bilinear, Concatenation, Dot, attend, explain_attend
-from regard._plan import BUDGET
-
-MAPS = {
-    "softmax": (regard.softmax, reference_maps.softmax),
-    "sparsemax": (regard.sparsemax, reference_maps.sparsemax),
-    "entmax15": (regard.entmax, reference_maps.entmax),
-    "entmax13": (partial(regard.entmax, alpha=1.3), partial(reference_maps.entmax, alpha=1.3)),
-    "mean": (regard.mean, reference_maps.mean),
-}
-AFFINITIES = ["dot", "gaussian", "bilinear", "concatenation", "additive"]
-MASKS = ["none", "keys", "pairs", "causal"]
-
-
-def make_affinity(name, d, dtype=torch.float64):
-    torch.manual_seed(1)
-    draw = partial(torch.randn, dtype=dtype)
-    return {
-        "dot": lambda: Dot(),
-        "gaussian": lambda: Dot(1.0),
-        "bilinear": lambda: Bilinear(draw(d, d) / math.sqrt(d)),
-        "concatenation": lambda: Concatenation(draw(d), draw(d)),
-        "additive": lambda: Additive(draw(d)),
-    }[name]()
-
-
-def parameters(affinity):
-    return [x for x in vars(affinity).values() if isinstance(x, torch.Tensor)]
-
-
-def make_inputs(lq=6, lk=9, d=4, dv=3, lead=(2,), dtype=torch.float64):
-    return [torch.randn(*lead, n, w, dtype=dtype) for n, w in ((lq, d), (lk, d), (lk, dv))]
-
-
-def make_mask(name, lq, lk, lead=(2,)):
-    """What `attend` gets, and the same as one boolean matrix."""
-    if name == "none":
-        return {}, None
-    if name == "causal":
-        return {"causal": True}, reference.causal_mask(lq, lk)
-    mask = torch.rand(*lead, 1 if name == "keys" else lq, lk) < 0.7
-    mask[0] = False if name == "keys" else mask[0]
-    mask[-1, 0] = False
-    return {"mask": mask}, mask
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Let every computation that can be done in blocks be done in blocks of one or two queries."""
-    monkeypatch.setattr("regard._plan.BUDGET", 64)
+from regard.attention.query_blocks import BUDGET
 
 
 @pytest.mark.parametrize("kind", MASKS)
@@ -238,7 +191,7 @@ def test_tvmax_over_keys_on_a_grid(name, masked, monkeypatch):
         rows = reference.scores(affinity, q, k).reshape(-1, 3, 3).numpy()
         p = torch.stack([torch.from_numpy(reference_tvmax(row, 0.2, on_grid)).flatten() for row in rows])
     torch.testing.assert_close(whole, p @ v, rtol=0, atol=1e-6)  # what the quadratic program reaches
-    monkeypatch.setattr("regard._plan.BUDGET", 20)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 20)
     blocks = attend(q, k, v, affinity, map_, mask)
     assert explain_attend(q, k, v, affinity, map_, mask).algorithm == "blocks"
     torch.testing.assert_close(blocks, whole)

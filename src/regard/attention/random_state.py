@@ -1,4 +1,4 @@
-"""Random numbers that a backward pass draws again, because it computes again what the forward pass did."""
+"""Dropout, and the state of the generator, with which a backward pass draws the numbers of the forward pass again."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import torch
 from torch import Tensor
 
 
-def dropped(p: Tensor, share: float) -> Tensor:
+def with_dropout(p: Tensor, share: float) -> Tensor:
     """Weights with a `share` of them set to zero, and the others scaled up to the same expectation.
 
     Which ones depends on the generator and the shape alone, not on whether a gradient is wanted.
 
-    >>> dropped(torch.ones(1000), 0.25).unique()
+    >>> with_dropout(torch.ones(1000), 0.25).unique()
     tensor([0.0000, 1.3333])
     """
     return torch.where(torch.rand_like(p) >= share, p / (1 - share), 0.0) if share > 0 else p
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """The state of the generator of a device."""
+class RandomState:
+    """The state of the random number generator of a device."""
 
     device: torch.device
     state: Tensor | None  # None where there are no numbers, as on the meta device
 
     @classmethod
-    def from_here(cls, device: torch.device) -> Drawn:
-        """As it is before anything is drawn."""
+    def now(cls, device: torch.device) -> RandomState:
+        """As it is now, before anything is drawn."""
         if device.type == "meta":
             return cls(device, None)
         return cls(device, torch.get_rng_state() if device.type == "cpu" else _of(device).get_rng_state(device))
 
     @contextmanager
-    def again(self) -> Iterator[None]:
+    def restored(self) -> Iterator[None]:
         """Draw the same numbers inside, and afterwards go on as if nothing had been drawn."""
         if self.state is None:
             yield

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import regard
-from regard._blocks import Held
 from regard.affinity import Affinity
+from regard.attention.parameters import Parameters
 from regard.maps.spelling import as_map
 
 
@@ -61,7 +61,7 @@ def test_gradients_are_those_of_all_rows_at_once(name, causal, monkeypatch):
     mask = torch.rand(2, 1, 9) < 0.8
     found = []
     for budget in (20, 1 << 20):
-        monkeypatch.setattr("regard._plan.BUDGET", budget)
+        monkeypatch.setattr("regard.attention.query_blocks.BUDGET", budget)
         affinity, map, parameters = cases()[name]
         assert (regard.explain_attend(q, k, v, affinity, map).rows is not None) == (budget == 20)
         c = regard.attend(q, k, v, affinity, map, mask, causal=causal)
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_all_rows_at_once(name, causal, monkeypatch):
 
 
 def test_only_what_is_asked_for_gets_a_gradient(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 20)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 20)
     q, k, v = torch.randn(7, 4), torch.randn(9, 4, requires_grad=True), torch.randn(9, 4)
     regard.attend(q, k, v, map=regard.sparsemax).sum().backward()
     assert k.grad is not None
@@ -79,7 +79,7 @@ def test_only_what_is_asked_for_gets_a_gradient(monkeypatch):
 
 
 def test_second_derivatives_through_blocks(monkeypatch):
-    monkeypatch.setattr("regard._plan.BUDGET", 20)
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 20)
     q, k, v = (torch.randn(5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
     alpha = number(1.5)
     assert torch.autograd.gradgradcheck(
@@ -90,11 +90,11 @@ def test_second_derivatives_through_blocks(monkeypatch):
 
 def test_what_can_be_seen_inside():
     alpha = torch.tensor(1.5)
-    seen = Held.by(regard.Bilinear(torch.eye(2)), as_map(partial(regard.entmax, alpha=alpha)))
-    assert seen.known
+    seen = Parameters.of(regard.Bilinear(torch.eye(2)), as_map(partial(regard.entmax, alpha=alpha)))
+    assert seen.complete
     assert seen.tensors[1] is alpha
     affinity, map = seen.rebuilt([torch.ones(2, 2), torch.tensor(2.0)])
     assert float(affinity.weight.sum()) == 4
     assert float(map.alpha) == 2
     for hidden in (Scaled(), Own(alpha), lambda s, mask: s, as_map(partial(regard.sinkhorn, 1.0))):
-        assert not Held.by(hidden).known
+        assert not Parameters.of(hidden).complete

@@ -72,10 +72,10 @@ def largest(argument: str, x: Tensor) -> float:
     """The largest absolute entry of `x`; NaN and infinity are refused. Zero if values are not checked."""
     if not _check.values_checked(x) or x.numel() == 0:
         return 0.0
-    found = _largest(x)
-    if found == math.inf:
+    top = _largest(x)
+    if top == math.inf:
         _check.finite(argument, x)
-    return found
+    return top
 
 
 def finite_parameters(thing: Any) -> None:
@@ -89,21 +89,21 @@ def finite_parameters(thing: Any) -> None:
 
 
 def _largest(x: Tensor) -> float:
-    found = native.largest(x)
-    if found is None:
+    top = native.largest(x)
+    if top is None:
         low, high = (float(end) for end in x.detach().aminmax())  # documented to hand NaN on
-        found = max(-low, high) if math.isfinite(low) and math.isfinite(high) else math.inf
-    return found
+        top = max(-low, high) if math.isfinite(low) and math.isfinite(high) else math.inf
+    return top
 
 
 def _largest_or_overflow(factor: Tensor) -> float:
     """The largest entry of a factor that was made from finite numbers."""
     if not _check.values_checked(factor) or factor.numel() == 0:
         return 0.0
-    found = _largest(factor)
-    if found == math.inf:
+    top = _largest(factor)
+    if top == math.inf:
         _overflow(factor.dtype)
-    return found
+    return top
 
 
 def _sums_fit(v: Tensor) -> bool:

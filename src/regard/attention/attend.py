@@ -1,0 +1,105 @@
+"""`attend`: steps 1 to 3 together, by the first exact algorithm that suits; and `explain_attend`, which says which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from regard.affinity import Affinity, Dot
+from regard.attention.algorithm import Plan
+from regard.attention.arguments import Causal, Map
+from regard.attention.call import Call
+from regard.attention.choice import context_of, plan_of
+from regard.attention.fused import usual_softmax
+from regard.attention.grouped_queries import GroupedQueries
+from regard.maps.simplex import softmax
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    affinity: Affinity = Dot(),  # noqa: B008  (immutable)
+    map: Map = softmax,
+    mask: Tensor | None = None,
+    *,
+    causal: Causal = False,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Expectation of the values under the map of the scores: the context c (docs/math.md, 4.1).
+
+    - `q`: queries (..., Lq, dq); leading dimensions broadcast.
+    - `k`: keys (..., Lk, dk).
+    - `v`: values (..., Lk, dv); the context is (..., Lq, dv).
+    - `affinity`: scores queries against keys; the factor of the scores is its own, `Dot(scale)`.
+    - `map`: turns scores into weights: one of regard's maps as a value, a function, a `functools.partial` or a name, or
+      any callable that fits `Map`.
+    - `mask`: boolean, True where a key takes part; broadcasts to (..., Lq, Lk): a mask of keys has shape (..., 1, Lk).
+    - `causal`: which keys a query sees, without a mask in memory. "lower-right", as True: the last query sees every
+      key, the one before it all but the last. "upper-left", torch's `is_causal`: the first query sees the first key,
+      the next one two. They differ where Lq and Lk do.
+    - `bias`: floating-point, broadcasts to (..., Lq, Lk), added to the scores (1.5): -inf leaves a key out, any other
+      number is a number, however low. A wider dtype than that of `q` is the one that is computed in.
+    - `dropout_p`: the share of weights that are set to zero, while the others are scaled up; it drops whenever it is
+      not zero: pass zero outside of training.
+    - `enable_gqa`: `q` has a multiple of the heads (axis -3) of `k` and `v`, and those in a row share one; keys and
+      values are copied for them only where the affinity or the map holds tensors of its own.
+
+    The result is that of the obvious program (scores, map, product), to rounding; `explain_attend` says which
+    algorithm computes it. Differentiable in q, k, v, the bias and the parameters of the affinity and the map; twice
+    too, except by the fused algorithm, whose kernel has no second derivative and says so. A query with no key left gets
+    zeros, and zero gradients. Half precision is computed in float32.
+
+    >>> import torch
+    >>> q, k, v = torch.randn(2, 5, 4), torch.randn(2, 7, 4), torch.randn(2, 7, 3)
+    >>> attend(q, k, v).shape
+    torch.Size([2, 5, 3])
+    >>> from functools import partial
+    >>> from regard import entmax
+    >>> attend(q, k, v, Dot(1.0), partial(entmax, alpha=1.5), mask=torch.ones(7, dtype=torch.bool)).shape
+    torch.Size([2, 5, 3])
+    >>> attend(q, k, v, bias=-torch.arange(7.0), causal="upper-left").shape  # nearer keys are preferred
+    torch.Size([2, 5, 3])
+    """
+    bare = mask is None and bias is None and not causal and dropout_p == 0
+    if bare and (usual := usual_softmax(q, k, v, affinity, map)) is not None:
+        return usual
+    call = Call.of(q, k, v, affinity, map, mask, causal=causal, bias=bias, dropout_p=dropout_p, enable_gqa=enable_gqa)
+    groups = GroupedQueries.of(call) if enable_gqa else None
+    return context_of(call) if groups is None else groups.joined([context_of(part) for part in groups.parts])
+
+
+def explain_attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    affinity: Affinity = Dot(),  # noqa: B008  (immutable)
+    map: Map = softmax,
+    mask: Tensor | None = None,
+    *,
+    causal: Causal = False,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+) -> Plan:
+    """Say which exact algorithm `attend` takes for these arguments, and its cost (docs/math.md, 4.2 to 4.6).
+
+    It looks at no values: where a sparse map turns out to keep many keys, `attend` goes on to a dense algorithm.
+
+    >>> import torch
+    >>> x = torch.zeros(1, 4096, 64)
+    >>> print(explain_attend(x, x, x))
+    fused: one scaled_dot_product_attention; time O(Lq Lk d), memory O((Lq + Lk) d)
+    >>> from regard import sparsemax
+    >>> print(explain_attend(x.double(), x.double(), x.double(), map=sparsemax))
+    blocks: 512 queries at a time against all keys, computed again for the gradient; time O(Lq Lk d), memory O(512 Lk)
+    """
+    call = Call.of(q, k, v, affinity, map, mask, causal=causal, bias=bias, dropout_p=dropout_p, enable_gqa=enable_gqa)
+    groups = GroupedQueries.of(call) if enable_gqa else None
+    if groups is None:
+        return plan_of(call)
+    plan = plan_of(groups.parts[0])
+    return replace(plan, how=f"{plan.how}, {groups.how}")

@@ -1,0 +1,155 @@
+"""The fused algorithm: softmax in one kernel that forms no scores (docs/math.md, 4.2)."""
+
+from __future__ import annotations
+
+import math
+from typing import cast, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from regard.affinity import Affinity, Bilinear, Dot, Factored
+from regard.attention.algorithm import Algorithm, Plan
+from regard.attention.arguments import Map, batch_of
+from regard.attention.call import Call
+from regard.attention.masks import with_causal
+from regard.attention.query_blocks import fits_in_one
+from regard.attention.range_checks import finite_context, fused_inputs
+from regard.maps.simplex import softmax
+from regard.maps.values import Softmax
+
+
+@final
+class Fused(Algorithm):
+    """Softmax of a factored affinity in one call of `scaled_dot_product_attention`."""
+
+    def suits(self, call: Call) -> bool:
+        """Where the kernel does not form all scores, or they are few."""
+        if not isinstance(call.map, Softmax) or not isinstance(call.affinity, Factored):
+            return False
+        if call.exporting:
+            return True
+        # For the gradient of a bias the kernel forms all scores; for dropout it does so on a CPU.
+        learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
+        if learned or (call.dropout > 0 and call.q.is_cpu):
+            return fits_in_one(call.pairs)
+        if call.same_for_all_queries or (call.unmasked and call.diagonal == 0):
+            return True
+        masks = max(math.prod(x.shape[:-2]) if x is not None else 1 for x in (call.mask, call.bias))
+        return fits_in_one(masks * call.queries * call.keys)
+
+    def cost(self, call: Call) -> Plan:
+        """Linear memory."""
+        return Plan("fused", "one scaled_dot_product_attention", "O(Lq Lk d)", "O((Lq + Lk) d)")
+
+    def compute(self, call: Call) -> Tensor:
+        """All queries at once."""
+        bare = call.unmasked and call.diagonal is None and call.dropout == 0
+        if bare and (usual := usual_softmax(call.q, call.k, call.v, call.affinity, call.map)) is not None:
+            return usual
+        call = call.promoted()
+        inputs = fused_inputs(call.q, call.k, call.v, cast(Factored, call.affinity), call.bias)
+        c = fused_softmax(
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            call.mask,
+            inputs.bias,
+            scale=inputs.scale,
+            diagonal=call.diagonal,
+            dropout=call.dropout,
+        )
+        return c.to(call.dtype) if inputs.sums_fit else call.result(c)
+
+
+def usual_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Affinity, map: Map) -> Tensor | None:
+    """The usual case, with little between it and the kernel: Python overhead would be 30 % at a few hundred keys.
+
+    For calls without mask, bias and dropout that are not causal; None if it is not the usual case.
+    """
+    # The factors of these affinities are as wide as the queries.
+    if not isinstance(affinity, (Dot, Bilinear)) or not (map is softmax or type(map) is Softmax):
+        return None
+    if not _in_kernel_layout(q, k, v):
+        return None
+    inputs = fused_inputs(q, k, v, affinity)
+    c = scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, scale=inputs.scale)
+    return (c if inputs.sums_fit else finite_context(c, v)).to(q.dtype)
+
+
+def _in_kernel_layout(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the tensors are (B, H, L, d) as the kernel likes them best."""
+    if not isinstance(q, Tensor) or q.dim() != 4 or q.dtype != k.dtype or q.dtype != v.dtype:
+        return False
+    # One comparison in the usual case, self-attention.
+    shape, other = q.shape, k.shape
+    if v.shape != other or (shape != other and (shape[:2] != other[:2] or shape[3] != other[3])):
+        return False
+    unit = q.stride(3) == k.stride(3) == v.stride(3) == 1
+    return unit and q.dtype.is_floating_point and 0 not in shape and other[2] > 0
+
+
+def fused_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float,
+    diagonal: int | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Softmax of `scale` times the inner products plus `bias`: one call that forms no scores (docs/math.md, 4.2).
+
+    On a CPU that call silently forms them after all when there is no head axis, when the last stride is not one, or
+    when queries and values differ in width; so they are given what it wants. What it makes of a query whose keys are
+    all masked is not specified: here such a query sees every key, and then gets zeros.
+    """
+    width, out_width = q.shape[-1], v.shape[-1]
+    # One width for all; and above 64 a multiple of 16, with which the kernel is a tenth faster.
+    wide = max(width, out_width)
+    wide = -(-wide // 16) * 16 if wide > 64 else wide
+    if width < wide:
+        q, k = pad(q, (0, wide - width)), pad(k, (0, wide - width))
+    if out_width < wide:
+        v = pad(v, (0, wide - out_width))
+    batch = batch_of(q, k, v)
+    q, k, v = (_four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
+    lq, lk = q.shape[-2], k.shape[-2]
+    if diagonal is not None and (mask is not None or bias is not None or diagonal != 0):
+        mask, diagonal = with_causal(mask, diagonal, lq, lk, q.device), None
+    dead = None
+    mask = None if mask is None else _pairs(mask, batch, lk)
+    if bias is not None:
+        bias = _pairs(bias, batch, lk)
+        bias = bias if mask is None else torch.where(mask, bias, -torch.inf)
+        dead = bias.detach().amax(-1, keepdim=True) == -torch.inf
+        mask = bias.masked_fill(dead, 0.0)
+    elif mask is not None:
+        dead = ~mask.any(-1, keepdim=True)
+        mask = mask | dead
+    c = scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=diagonal is not None, scale=scale
+    )
+    if dead is not None:
+        c = c.masked_fill(dead, 0.0)
+    if out_width < wide:
+        c = c[..., :out_width]
+    return c if len(batch) == 2 else c.reshape(*batch, lq, out_width)
+
+
+def _pairs(x: Tensor, batch: torch.Size, keys: int) -> Tensor:
+    """A mask or a bias that broadcasts to (*batch, Lq, Lk), in four axes that do."""
+    x = x[(None,) * (len(batch) + 2 - x.dim())]
+    return _four_axes(x.expand(*(batch[:-1] if len(batch) > 2 else x.shape[:-3]), *x.shape[-3:-1], keys))
+
+
+def _four_axes(x: Tensor) -> Tensor:
+    """(..., L, d) as (B, H, L, d) with the last stride one; a single leading axis becomes B and not H."""
+    if x.dim() < 4:
+        x = x.unsqueeze(-3) if x.dim() == 3 else x[None, None]
+    elif x.dim() > 4:
+        x = x.flatten(0, -4)
+    return x if x.stride(-1) == 1 else x.contiguous()

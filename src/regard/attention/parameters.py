@@ -1,0 +1,64 @@
+"""The tensors inside affinities and maps, which a gradient has to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor
+
+from regard.maps._value import Applied, MapValue
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The tensors inside objects such as affinities and maps, and how to make the objects again from others."""
+
+    tensors: tuple[Tensor, ...]
+    complete: bool  # False when an object may hold more than can be seen
+    objects: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, *objects: Any) -> Parameters:
+        """Look into dataclasses and maps; of all else nothing is known."""
+        tensors = [x for thing in objects for x in _items(thing).values() if isinstance(x, Tensor)]
+        return cls(tuple(tensors), all(_transparent(thing) for thing in objects), objects)
+
+    def rebuilt(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        """The objects with `tensors` in place of their own, in the same order."""
+        if not self.tensors:
+            return self.objects
+        rest, objects = iter(tensors), []
+        for thing in self.objects:
+            changed = {name: next(rest) for name, x in _items(thing).items() if isinstance(x, Tensor)}
+            if isinstance(thing, MapValue):
+                objects.append(thing.with_parameters(**changed) if changed else thing)
+            else:
+                objects.append(replace(thing, **changed) if changed else thing)
+        return tuple(objects)
+
+
+def _items(thing: Any) -> dict[str, Any]:
+    if isinstance(thing, MapValue):
+        return thing.parameters
+    if is_dataclass(thing):
+        return {f.name: getattr(thing, f.name) for f in fields(thing)}
+    return {}
+
+
+def _transparent(thing: Any) -> bool:
+    """Whether all that a thing depends on is in its items: a dataclass or a plain function of regard's own."""
+    if isinstance(thing, Applied):
+        own = not thing.arguments and _is_plain(thing.of)
+    elif is_dataclass(thing):
+        own = type(thing).__module__.startswith("regard.")
+    else:
+        own = _is_plain(thing)
+    return own and all(x is None or isinstance(x, (Tensor, int, float, str, tuple)) for x in _items(thing).values())
+
+
+def _is_plain(function: Any) -> bool:
+    """A function of regard's that closes over nothing."""
+    return isinstance(function, FunctionType) and function.__module__.startswith("regard.") and not function.__closure__

@@ -1,0 +1,66 @@
+"""Where queries are cut into blocks whose scores fit in memory, and what a block sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from regard.attention.call import Call
+from regard.attention.masks import with_causal
+
+BUDGET = 1 << 21  # numbers of a block of scores: what is larger is computed block by block
+
+#: Queries, keys, values, mask and bias.
+Block = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+
+
+def fits_in_one(numbers: int) -> bool:
+    """Whether so many numbers may be in memory at once."""
+    return numbers <= BUDGET
+
+
+def rows_in_budget(call: Call, numbers: int) -> int:
+    """How many queries a block has, where all of them together need `numbers`."""
+    return max(1, BUDGET * call.queries // max(1, numbers))
+
+
+@dataclass(frozen=True)
+class QueryBlocks:
+    """Blocks of `size` queries. Query i sees the keys up to i + `diagonal`, or all if that is None."""
+
+    queries: int
+    keys: int
+    size: int
+    mask: Tensor | None
+    diagonal: int | None
+
+    @classmethod
+    def of(cls, call: Call, size: int) -> QueryBlocks:
+        """The queries of a call in blocks of `size`."""
+        return cls(call.queries, call.keys, size, call.mask, call.diagonal)
+
+    def __iter__(self) -> Iterator[slice]:
+        for start in range(0, self.queries, self.size):
+            yield slice(start, min(start + self.size, self.queries))
+
+    def seen(self, at: slice) -> int:
+        """How many keys the block may see at all."""
+        return self.keys if self.diagonal is None else max(1, min(self.keys, self.diagonal + at.stop))
+
+    def block(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, at: slice) -> Block:
+        """Queries, keys, values, mask and bias of one block."""
+        seen = self.seen(at)
+        mask = None if self.mask is None else self.part(self.mask, at)
+        diagonal = None if self.diagonal is None else self.diagonal + at.start
+        mask = with_causal(mask, diagonal, at.stop - at.start, seen, q.device)
+        # A slice of all keys would copy their gradient once more for every block.
+        keys, values = (k, v) if seen == self.keys else (k[..., :seen, :], v[..., :seen, :])
+        return q[..., at, :], keys, values, mask, None if bias is None else self.part(bias, at)
+
+    def part(self, x: Tensor, at: slice) -> Tensor:
+        """What a block sees of a mask or a bias that broadcasts to all pairs."""
+        if x.dim() > 0 and x.shape[-1] > 1:
+            x = x[..., : self.seen(at)]
+        return x[..., at, :] if x.dim() > 1 and x.shape[-2] > 1 else x

@@ -1,0 +1,43 @@
+"""The folder of a pretraining run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard._files import replacing
+from regard.training import RunFolder
+
+
+@dataclass(frozen=True)
+class PretrainingFolder(RunFolder):
+    """The folder of a pretraining run: that of any run, and what pretraining adds.
+
+        broken.txt         files that could not be read, and why
+        evaluation.json    the evaluation at the end, where pictures have labels
+        prototypes.png     the pictures nearest to each prototype
+
+    >>> PretrainingFolder(Path("out/photos")).prototypes.as_posix()
+    'out/photos/prototypes.png'
+    """
+
+    @property
+    def broken(self) -> Path:
+        """The list of files that could not be read."""
+        return self.path / "broken.txt"
+
+    @property
+    def prototypes(self) -> Path:
+        """The sheet of prototypes."""
+        return self.path / "prototypes.png"
+
+    def write_broken(self, reasons: Mapping[str, str]) -> None:
+        """Write the names of files that could not be read, each with the reason."""
+        with replacing(self.broken) as beside:
+            beside.write_text("".join(f"{name}\t{reason}\n" for name, reason in sorted(reasons.items())))
+
+    def write_evaluation(self, numbers: dict[str, Any]) -> None:
+        """Write the evaluation at the end."""
+        self.write_json(self.path / "evaluation.json", numbers)

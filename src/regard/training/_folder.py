@@ -1,0 +1,164 @@
+"""The folder of a run: the names of what lies in it, and how each is written and read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard._files import replacing
+from regard._model_folder import CONFIG, FORMAT, check_format
+from regard._problem import Problem
+from regard.backbones._files import BACKBONE_FOLDER
+from regard.training import _checkpoints
+from regard.training._checkpoints import Checkpoint
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a training run. Whoever writes or reads a file in it does so by this class or one derived from it.
+
+        config.json     what is trained, with the version of the format
+        log.csv         the numbers of every logged step; a list of numbers has a table NAME.csv of its own
+        tensorboard/    the same for TensorBoard, if that is the log
+        checkpoints/    the newest checkpoints
+        backbone/       the backbone that was trained, or whose features were
+        steps           how many steps the run is to have, for who looks on
+        done            written when the run has ended: the seconds that it took
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = RunFolder(Path(folder))
+    ...     run.write_config({"kind": "mine"})
+    ...     run.read_config(), run.share(), run.latest()
+    ({'kind': 'mine'}, 0.0, None)
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        """A path may be given as text."""
+        object.__setattr__(self, "path", Path(self.path))
+
+    @property
+    def config(self) -> Path:
+        """The file that says what is trained."""
+        return self.path / "config.json"
+
+    @property
+    def log(self) -> Path:
+        """The table of the numbers of the run."""
+        return self.path / "log.csv"
+
+    def table(self, name: str) -> Path:
+        """The table of a list of numbers."""
+        return self.path / f"{name}.csv"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's log."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def backbone(self) -> Path:
+        """The folder of the backbone."""
+        return self.path / BACKBONE_FOLDER
+
+    @property
+    def has_backbone(self) -> bool:
+        """Whether there is one."""
+        return (self.backbone / CONFIG).is_file()
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write what is trained."""
+        self.write_json(self.config, {"format": FORMAT, **config})
+
+    def read_config(self) -> dict[str, Any]:
+        """What is trained, without the version; a Problem if there is nothing, or of a later version."""
+        try:
+            config = json.loads(self.config.read_text())
+        except (OSError, ValueError) as error:
+            why = f"has no readable {self.config.name} ({error})"
+            raise Problem(f"{self.path} {why}. Name the folder of a run or a model.") from error
+        if not isinstance(config, dict):
+            raise Problem(f"{self.config} is not a config. Name the folder of a run or a model.")
+        check_format(config, self.config)
+        return {name: value for name, value in config.items() if name != "format"}
+
+    def latest(self) -> Checkpoint | None:
+        """The newest whole checkpoint, or None. What a killed process left half written does not count."""
+        return _checkpoints.newest(self.checkpoints)
+
+    def begin_afresh(self) -> None:
+        """Remove what an older run could be resumed from."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        self._done.unlink(missing_ok=True)
+
+    def write_steps(self, steps: int) -> None:
+        """Write how many steps the run is to have."""
+        with replacing(self._steps) as beside:
+            beside.write_text(f"{steps}\n")
+
+    def write_done(self, seconds: float) -> None:
+        """Mark the run as ended."""
+        with replacing(self._done) as beside:
+            beside.write_text(f"{seconds:.1f}\n")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run has ended."""
+        return self._done.is_file()
+
+    def share(self) -> float:
+        """How far the run is, between 0 and 1, by its log in CSV."""
+        if self.is_done:
+            return 1.0
+        try:
+            with self.log.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            return min(1.0, int(rows[-1]["step"]) / int(self._steps.read_text()))
+        except (OSError, IndexError, KeyError, ValueError):
+            return 0.0
+
+    @staticmethod
+    def write_json(file: Path, content: Any) -> None:
+        """Write a file of JSON, whole or not at all."""
+        with replacing(file) as beside:
+            beside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @property
+    def _steps(self) -> Path:
+        return self.path / "steps"
+
+    @property
+    def _done(self) -> Path:
+        return self.path / "done"
+
+
+def latest(out: Path | str) -> Checkpoint | None:
+    """The newest whole checkpoint of a run, or None. What a killed process left half written does not count.
+
+    >>> latest("nowhere") is None
+    True
+    """
+    return RunFolder(Path(out)).latest()
+
+
+def read_config(folder: Path | str) -> dict[str, Any]:
+    """What the config.json of a run or a model says, without its version, or a `Problem`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     RunFolder(Path(folder)).write_config({"kind": "mine"})
+    ...     read_config(folder)
+    {'kind': 'mine'}
+    """
+    return RunFolder(Path(folder)).read_config()

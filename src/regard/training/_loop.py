@@ -1,0 +1,275 @@
+"""The loop of `fit`, from the first batch to the last checkpoint, on Lightning Fabric.
+
+Fabric starts the processes, moves tensors, averages gradients and scales losses: what differs between one CPU, eight
+GPUs and 64 machines. The order of the samples, the log, the checkpoints and the progress are ours, so Lightning's
+Trainer, which has its own of each, would be used with all of them switched off, and its loop read in callbacks. The
+Trainer also turns ctrl-c into `sys.exit(1)` and ignores further ones; here it is a KeyboardInterrupt as any other.
+
+The only module that imports Lightning, which is slow; it is imported itself when a run begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.accelerators.cpu import CPUAccelerator
+from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.strategies.single_device import SingleDeviceStrategy
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from regard._problem import Problem
+from regard.training import _checkpoints
+from regard.training._fit import Task
+from regard.training._folder import RunFolder
+from regard.training._log import Log, NoLog, Progress, open_log
+from regard.training._norm import synchronise_norms
+from regard.training._order import Batches, Order
+from regard.training._random import mix
+from regard.training._settings import FitSettings, Running
+
+
+@dataclass(frozen=True)
+class FitCall:
+    """What `fit` was called with, and the step it begins after."""
+
+    start: int
+    settings: FitSettings
+    running: Running
+    folder: RunFolder
+    after_step: Callable[[int], None] | None
+    on_log: Callable[[int, dict[str, float]], None] | None
+
+
+def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) -> tuple[float, float]:
+    """Train what a call has left; `state` is that of the optimiser. Return the seconds and the samples per second."""
+    settings, running, steps = call.settings, call.running, call.settings.steps
+    fabric = _fabric(running)
+    if call.start == steps:
+        return 0.0, 0.0
+    with _quiet():
+        _launch(fabric, running)
+        if fabric.world_size > 1:
+            synchronise_norms(task)
+        optimizer = task.optimizer()
+        for group in optimizer.param_groups:
+            group["full_lr"] = group["lr"]
+        losses = _Loss(task)
+        module, stepper = fabric.setup(losses, optimizer)
+    precision = fabric.strategy.precision
+    if state:
+        optimizer.load_state_dict(state["optimizer"])
+        precision.load_state_dict(state["precision"])
+    batches = iter(_loader(data, call, fabric))
+    number = call.start * settings.accumulate
+    journal = _Journal(call, fabric.is_global_zero)
+    try:
+        for step in range(call.start, steps):
+            for part in range(1, settings.accumulate + 1):
+                batch = fabric.to_device(next(batches))
+                # Dropout is a function of the seed and the number of the batch, in each process its own.
+                torch.manual_seed(mix(settings.seed, number, fabric.global_rank))
+                number += 1
+                with fabric.no_backward_sync(module, enabled=part < settings.accumulate):
+                    loss = module(_Boxed(batch))
+                    fabric.backward(loss / settings.accumulate)
+            precision.unscale_gradients(optimizer)
+            task.before_update(step)
+            factor = settings.schedule(step)
+            for group in optimizer.param_groups:
+                group["lr"] = group["full_lr"] * factor
+            if settings.clip is not None:
+                nn.utils.clip_grad_norm_(precision.main_params(optimizer), settings.clip)
+            stepper.step()
+            optimizer.zero_grad()
+            task.after_update(step)
+            done = step + 1
+            journal.count()
+            if done % running.log_every == 0 or done in (call.start + 1, steps):
+                journal.write(done, losses.numbers, optimizer.param_groups[0]["lr"])
+            if call.after_step is not None:
+                call.after_step(done)
+            if done % running.steps_between_checkpoints == 0 or done == steps:
+                content = {
+                    "extra": task.extra_state(),
+                    "optimizer": optimizer.state_dict(),
+                    "precision": precision.state_dict(),
+                }
+                if fabric.is_global_zero:
+                    _checkpoints.save(call.folder.checkpoints, done, task.state_dict(), content, task.config)
+                fabric.barrier()
+    except BaseException:
+        _end_children(fabric)
+        raise
+    finally:
+        journal.close()
+        task.cpu()
+    return journal.seconds, journal.per_second
+
+
+class _Boxed:
+    """A batch that Fabric hands on as it is: with mixed precision it would round every number in it to 16 bits."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+
+class _Loss(nn.Module):
+    """The loss of a task as a forward pass, which is what strategies wrap; the numbers for the log stay here."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+        self.numbers: dict[str, Any] = {}
+
+    def forward(self, boxed: _Boxed) -> Tensor:
+        """The loss of a batch."""
+        loss, numbers = self.task.loss(boxed.batch)
+        self.numbers = {"loss": loss.detach(), **numbers}
+        return loss
+
+
+class _Numbers(Sampler[tuple[int, list[int]]]):
+    def __init__(self, order: Order, first: int, last: int) -> None:
+        self.order, self.first, self.last = order, first, last
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        return self.order.between(self.first, self.last)
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+
+class _Fetch(Dataset[Any]):
+    def __init__(self, data: Batches) -> None:
+        self.data = data
+
+    def __getitem__(self, item: tuple[int, list[int]]) -> Any:
+        epoch, indices = item
+        return self.data.batch(indices, epoch)
+
+
+def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
+    """This process's part of all batches that are left, as one long epoch: no place in an epoch is to be restored."""
+    settings, workers = call.settings, call.running.workers
+    order = Order(len(data), settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
+    numbers = _Numbers(order, call.start * settings.accumulate, settings.steps * settings.accumulate)
+    return DataLoader(
+        _Fetch(data),
+        batch_size=None,
+        sampler=numbers,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        # Its own generator: the loader must not draw from the one that dropout draws from.
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+class _Journal:
+    """What a run writes down while it goes: the log and the progress, in the first process; and its speed."""
+
+    def __init__(self, call: FitCall, first: bool) -> None:
+        self.call, self.first = call, first
+        self.seconds = self.per_second = 0.0
+        self._log: Log = NoLog()
+        if first:
+            if not call.start:  # a fresh start: what an older run left is not to be resumed from
+                call.folder.begin_afresh()
+            self._log = open_log(call.running.log, call.folder, call.start)
+        self._progress = Progress(call.start, call.settings.steps, call.running.progress and first)
+        self._began, self._done = time.monotonic(), 0
+
+    def count(self) -> None:
+        """One update more."""
+        settings = self.call.settings
+        self._done += 1
+        self.seconds = time.monotonic() - self._began
+        self.per_second = self._done * settings.batch_size * settings.accumulate / self.seconds
+
+    def write(self, step: int, numbers: dict[str, Any], lr: float) -> None:
+        """The numbers of a step; called in every process, as those of a task may be sums over processes."""
+        entries: dict[str, Any] = {}
+        for name, value in numbers.items():
+            # A function gives several numbers; it is only called when they are written.
+            entries |= value() if callable(value) else {name: value}
+        if not self.first:
+            return
+        values = {name: float(value) for name, value in entries.items() if not isinstance(value, list)}
+        lists = {name: value for name, value in entries.items() if isinstance(value, list)}
+        # Lists can be long: about a hundred times in a run.
+        steps = self.call.settings.steps
+        every = max(1, steps // 100)
+        if step < steps and step // every == (step - self.call.running.log_every) // every:
+            lists = {}
+        values |= {"lr": float(lr), "samples_per_second": self.per_second}
+        self._log.write(step, values, lists)
+        self._progress.show(step, values, self.per_second)
+        if self.call.on_log is not None:
+            self.call.on_log(step, values)
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._log.close()
+
+
+def _fabric(running: Running) -> Fabric:
+    """Fabric as asked for; what it has against that is said in one line."""
+    try:
+        with _quiet():
+            # Of half precision on a CPU Fabric would only warn, and take bf16-mixed: it is refused below.
+            warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")
+            fabric = Fabric(
+                accelerator=running.accelerator,
+                strategy=running.strategy,
+                devices=running.devices,
+                num_nodes=running.num_nodes,
+                precision=running.precision,
+            )
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        raise Problem(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
+    if str(running.precision) in ("16", "16-mixed") and isinstance(fabric.accelerator, CPUAccelerator):
+        raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.")
+    if not isinstance(fabric.strategy, SingleDeviceStrategy | DDPStrategy):
+        raise Problem(f"strategy {running.strategy} shares the weights out, and checkpoints hold them whole. Take ddp.")
+    return fabric
+
+
+def _launch(fabric: Fabric, running: Running) -> None:
+    """Start the other processes of this machine, if there are to be any and nothing else has started them."""
+    if running.strategy in ("ddp_spawn", "ddp_fork", "ddp_notebook"):
+        raise Problem(f"strategy {running.strategy} trains a copy of the model. Take ddp, in a script.")
+    fabric.launch()
+
+
+def _end_children(fabric: Fabric) -> None:
+    """End the processes that Fabric started: they would wait for this one."""
+    for process in getattr(fabric.strategy.launcher, "procs", ()):
+        process.kill()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Lightning has to say about itself."""
+    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]  # Fabric speaks by both
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PossibleUserWarning)
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

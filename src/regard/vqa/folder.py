@@ -1,0 +1,137 @@
+"""The folders of question answering: that of a run, and that of a comparison of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard._problem import Problem
+from regard.training import RunFolder
+from regard.vqa.records import Answers
+from regard.vqa.words import Words
+
+
+@dataclass(frozen=True)
+class AnsweringFolder(RunFolder):
+    """The folder of a model that answers: that of any run, and what belongs to the model.
+
+        vocabulary.json    words and answers
+        training.json      the names of the pictures that it was trained on
+        features.json      the folder of the features that it was trained on
+        validation.json    the accuracy after each epoch, where that is measured
+        features/SPLIT/    features of pictures that were asked about later
+
+    A model by the conventions of the Hub has the first two, with model.safetensors and config.json beside them in place
+    of checkpoints. `regard.vqa.results` writes evaluation/ in either.
+
+    >>> AnsweringFolder(Path("out/vqa")).own_features("test").as_posix()
+    'out/vqa/features/test'
+    """
+
+    @property
+    def vocabulary(self) -> Path:
+        """The file of words and answers."""
+        return self.path / "vocabulary.json"
+
+    def own_features(self, split: str) -> Path:
+        """Where features of the pictures of a split are made, if they are not among those it was trained on."""
+        return self.path / "features" / split
+
+    def put_vocabulary(self, words: Words, answers: Answers) -> None:
+        """Write both vocabularies, whatever is there."""
+        self.write_json(self.vocabulary, {"words": words.known, "answers": answers.known})
+
+    def write_vocabulary(self, words: Words, answers: Answers) -> None:
+        """Write both vocabularies; a Problem if others are there already."""
+        if not self.vocabulary.is_file():
+            self.put_vocabulary(words, answers)
+        elif self.read_vocabulary() != (words, answers):
+            raise Problem(f"{self.vocabulary} is the vocabulary of another run. Train into another folder.")
+
+    def read_vocabulary(self) -> tuple[Words, Answers]:
+        """Both vocabularies."""
+        try:
+            content = json.loads(self.vocabulary.read_text(encoding="utf-8"))
+            return Words(tuple(content["words"])), Answers(tuple(content["answers"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            remedy = "Put it back from the run, or train again."
+            raise Problem(f"{self.vocabulary} cannot be read ({error}). {remedy}") from error
+
+    def write_pictures(self, names: Iterable[str]) -> None:
+        """Write which pictures are trained on, so that an evaluation can say whether it has new ones."""
+        self.write_json(self._pictures, {"pictures": sorted(set(names))})
+
+    def read_pictures(self) -> set[str] | None:
+        """The names of the pictures that it was trained on; None if that is not known."""
+        names = self._read(self._pictures, "pictures")
+        return None if names is None else set(names)
+
+    def write_features(self, folder: Path) -> None:
+        """Write where the features are that it is trained on."""
+        self.write_json(self._features, {"folder": str(folder.resolve())})
+
+    def read_features(self) -> Path | None:
+        """The folder of the features that it was trained on; None if that is not known."""
+        folder = self._read(self._features, "folder")
+        return None if folder is None else Path(folder)
+
+    def write_validation(self, scores: dict[int, float]) -> None:
+        """Write the accuracy after each epoch, counted from one."""
+        self.write_json(self._validation, scores)
+
+    def read_validation(self) -> dict[int, float]:
+        """The accuracy after each epoch so far, so that a resumed run stops where it would have."""
+        if not self._validation.is_file():
+            return {}
+        return {int(epoch): score for epoch, score in json.loads(self._validation.read_text()).items()}
+
+    def begin_afresh(self) -> None:
+        """Remove what an older run could be resumed from."""
+        super().begin_afresh()
+        self._validation.unlink(missing_ok=True)
+
+    @staticmethod
+    def _read(file: Path, key: str) -> Any:
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))[key]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def _pictures(self) -> Path:
+        return self.path / "training.json"
+
+    @property
+    def _features(self) -> Path:
+        return self.path / "features.json"
+
+    @property
+    def _validation(self) -> Path:
+        return self.path / "validation.json"
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """The folder of a comparison: a run for each kind of attention and seed, and results.json with all numbers.
+
+    >>> ComparisonFolder(Path("out/compare")).run("mixture-2", 0).path.as_posix()
+    'out/compare/mixture-2-0'
+    """
+
+    path: Path
+
+    def run(self, kind: str, seed: int) -> AnsweringFolder:
+        """The run of a kind and a seed."""
+        return AnsweringFolder(self.path / f"{kind}-{seed}")
+
+    @property
+    def results(self) -> Path:
+        """The file with all numbers."""
+        return self.path / "results.json"
+
+    def write_results(self, numbers: dict[str, Any]) -> None:
+        """Write all numbers."""
+        RunFolder.write_json(self.results, numbers)

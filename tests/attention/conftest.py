@@ -1,0 +1,9 @@
+"""What the tests of attention share."""
+
+import pytest
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Let every computation that can be done in blocks be done in blocks of one or two queries."""
+    monkeypatch.setattr("regard.attention.query_blocks.BUDGET", 64)
