@@ -6,6 +6,7 @@ any Python 3. The same sources are compiled once for each variant, and the proce
 
 import os
 import platform
+import runpy
 import sys
 from pathlib import Path
 
@@ -94,12 +95,21 @@ def variants():
     return list(VARIANTS) if wide else ["baseline"]
 
 
-SOURCES, HEADERS = (sorted(str(path) for path in NATIVE.glob(f"*.{kind}")) for kind in ("cpp", "h"))
+def kernels(variant):
+    """The library of a variant. The version of its interface is stated in the table of signatures, and only there."""
+    sources, headers = (sorted(str(path) for path in NATIVE.glob(f"*.{kind}")) for kind in ("cpp", "h"))
+    table = str(NATIVE / "_signatures.py")
+    version = runpy.run_path(table)["INTERFACE"]
+    return Extension(
+        f"regard.native.{LIBRARY}{variant}",
+        sources,
+        define_macros=[("REGARD_INTERFACE", str(version))],
+        depends=[*headers, table, "setup.py"],
+        optional=True,
+    )
+
 
 setup(
-    ext_modules=[
-        Extension(f"regard.native.{LIBRARY}{variant}", SOURCES, depends=[*HEADERS, "setup.py"], optional=True)
-        for variant in variants()
-    ],
+    ext_modules=[kernels(variant) for variant in variants()],
     cmdclass={"build_ext": Kernels, "bdist_wheel": Wheel},
 )

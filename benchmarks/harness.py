@@ -83,11 +83,8 @@ def on_plain_path(run: Callable[[], object]) -> Callable[[], object]:
     """`run` as it is where no kernels were built."""
 
     def plain() -> object:
-        found, native.library = native.library, lambda: None  # type: ignore[assignment]
-        try:
+        with native.switched_off():
             return run()
-        finally:
-            native.library = found
 
     return plain
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, scaled_dot_product_attention
 
 from benchmarks.harness import Row, report
+from regard.maps.entmax import softmax
 from regard.maps.gates import inverse
-from regard.maps.simplex import softmax
-from regard.maps.transport import Sinkhorn
+from regard.maps.sinkhorn import Sinkhorn
 from regard.nn import Gate, WassersteinSelfAttention
 from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, GaussianW2, HistogramW1, Unsquared
 

@@ -8,8 +8,8 @@ from torch.nn.functional import normalize
 
 from benchmarks.harness import Row, on_plain_path, peak_memory, peer, race, report
 from regard.attention.attend import attend
-from regard.maps.simplex import softmax
-from regard.maps.transport import sinkhorn
+from regard.maps.entmax import softmax
+from regard.maps.sinkhorn import sinkhorn
 from regard.wasserstein.affinities import GaussianW2
 
 SAMPLES, PROTOTYPES, EPS = 4096, 3000, 0.05

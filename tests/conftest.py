@@ -26,12 +26,11 @@ def _same_random_numbers_in_every_run() -> None:
 
 
 @pytest.fixture
-def plain(monkeypatch):
+def plain():
     """A function that runs another without the kernels."""
 
     def run(f, *arguments, **more):
-        with monkeypatch.context() as m:
-            m.setattr(native, "library", lambda: None)
+        with native.switched_off():
             return f(*arguments, **more)
 
     return run

@@ -16,12 +16,6 @@ REPEATED = {
     "_Entmax": "the derivatives of two algorithms of one map",
     "Gate": "the map as a value; and nn.Gate, the module that learns one per head",
     "largest": "the plain one, and its kernel",
-    "CHUNK": "tuning of one algorithm, beside its loop",
-    "ENOUGH": "tuning of one algorithm, beside its loop",
-    "MOST_STEPS": "tuning of one algorithm, beside its loop",
-    "SCORES": "tuning of one algorithm, beside its loop",
-    "_step": "of one algorithm, beside its loop",
-    "_threshold": "of one algorithm, beside its loop",
     "T": "a type variable",
 }
 

@@ -12,20 +12,7 @@ import regard
 SOURCE = Path(regard.__file__).parent
 # Each layer may import from the layers before it, and from its own.
 LAYERS = [
-    {
-        "_card",
-        "_check",
-        "_files",
-        "_model_folder",
-        "_once",
-        "_partial",
-        "_problem",
-        "_repr",
-        "_rounded",
-        "_torch",
-        "hub",
-        "native",
-    },
+    {"_check", "_files", "_once", "_partial", "_problem", "_repr", "_rounded", "_torch", "hub", "native"},
     {"affinity", "maps", "continuous", "wasserstein"},
     {"attention", "losses"},
     {"nn"},
@@ -75,6 +62,11 @@ def test_the_core_needs_torch_alone(path):
     if part(path) in CORE:
         outside = {name.split(".")[0] for name in imports(path, everywhere=False)} - set(sys.stdlib_module_names)
         assert outside <= {"torch", "regard", "__future__"}
+
+
+def test_what_only_the_application_uses_is_in_packages():
+    """A file that lies beside the core's is the core's."""
+    assert {path.stem for path in SOURCE.glob("*.py")} <= CORE
 
 
 def test_one_module_imports_lightning():

@@ -8,13 +8,13 @@ from regard.attention.arguments import Map
 from regard.attention.attend import attend, explain_attend
 from regard.attention.weights import attention_weights
 from regard.losses import entmax_loss, normmax_loss, sparsemax_loss
-from regard.maps.budget import budget_sparsemax
-from regard.maps.gates import gate, inverse
-from regard.maps.normed import normmax
-from regard.maps.simplex import entmax, mean, softmax, sparsemax
-from regard.maps.structured import tvmax
-from regard.maps.transport import Sinkhorn, Transport, sinkhorn
-from regard.maps.values import BudgetSparsemax, Entmax, Gate, Inverse, Mean, Normmax, Softmax, Sparsemax, TVmax
+from regard.maps.budget_sparsemax import BudgetSparsemax, budget_sparsemax
+from regard.maps.entmax import Entmax, Softmax, Sparsemax, entmax, softmax, sparsemax
+from regard.maps.gates import Gate, Inverse, gate, inverse
+from regard.maps.mean import Mean, mean
+from regard.maps.normmax import Normmax, normmax
+from regard.maps.sinkhorn import Sinkhorn, Transport, sinkhorn
+from regard.maps.tvmax import TVmax, tvmax
 from regard.native import native_kernels
 from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, GaussianW2, HistogramW1, Unsquared
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from regard import _check
-from regard.maps.normed import normmax
-from regard.maps.simplex import entmax
+from regard.maps.entmax import entmax
+from regard.maps.normmax import normmax
 
 Reduction = Literal["mean", "elementwise_mean", "sum", "none"]  # the first two are the same: entmax's word for it
 REDUCTIONS = get_args(Reduction)

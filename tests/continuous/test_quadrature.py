@@ -6,6 +6,7 @@ import torch
 from reference.continuous import ball_expectation, cases, normal_pdf
 
 from regard import continuous as C
+from regard import native
 from regard.continuous import chord, quadrature
 
 VARIANCE = 1e-3
@@ -121,3 +122,10 @@ def test_more_chords_can_be_asked_for():
         density.expect(basis, chords=0)
     with pytest.raises(ValueError, match="closed form"):
         C.match_moments(torch.rand(3, 196), C.grid(14, 14)).expect(basis, chords=10)
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
+def test_a_thin_ellipse_is_left_to_torch():
+    y, thin = torch.zeros(3, 17, 1), torch.full((3, 1, 1), 0.5)
+    assert quadrature._by_kernel([y, y, thin + 1, thin + 1], 1, 20, 5.0) is not None
+    assert quadrature._by_kernel([y, y, thin + 1, thin], 1, 20, 5.0) is None

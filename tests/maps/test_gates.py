@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.maps.entmax import softmax
 from regard.maps.gates import gate, inverse
-from regard.maps.simplex import softmax
 
 
 @given(st.integers(0, 10**6), st.floats(0.1, 5), st.floats(-3, 3))

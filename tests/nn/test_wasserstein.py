@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from regard.maps.entmax import softmax
 from regard.maps.gates import inverse
-from regard.maps.simplex import softmax
-from regard.maps.transport import Sinkhorn, sinkhorn
+from regard.maps.sinkhorn import Sinkhorn, sinkhorn
 from regard.nn import Gate, WassersteinSelfAttention
 from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, GaussianW2, HistogramW1, Unsquared
 

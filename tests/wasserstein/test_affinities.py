@@ -7,8 +7,8 @@ from torch import Tensor
 
 from regard.affinity import Factored
 from regard.attention.attend import attend
+from regard.maps.entmax import softmax
 from regard.maps.gates import gate, inverse
-from regard.maps.simplex import softmax
 from regard.wasserstein import bures_w2, entropic_wasserstein, gaussian_w2, histogram_wasserstein, wasserstein_1d
 from regard.wasserstein.affinities import (
     BuresW2,

@@ -10,7 +10,7 @@ from regard.affinity import Factored
 from regard.attention.algorithm import Algorithm, Plan
 from regard.attention.call import Call
 from regard.attention.masks import key_column
-from regard.maps.values import Mean
+from regard.maps.mean import Mean
 
 
 @final

@@ -13,7 +13,7 @@ from regard.attention.call import Call
 from regard.attention.choice import context_of, plan_of
 from regard.attention.fused import usual_softmax
 from regard.attention.grouped_queries import GroupedQueries
-from regard.maps.simplex import softmax
+from regard.maps.entmax import softmax
 
 
 def attend(

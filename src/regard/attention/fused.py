@@ -16,8 +16,7 @@ from regard.attention.call import Call
 from regard.attention.masks import with_causal
 from regard.attention.query_blocks import fits_in_one
 from regard.attention.range_checks import finite_context, fused_inputs
-from regard.maps.simplex import softmax
-from regard.maps.values import Softmax
+from regard.maps.entmax import Softmax, softmax
 
 
 @final

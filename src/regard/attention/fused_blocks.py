@@ -15,7 +15,7 @@ from regard.attention.fused import fused_softmax
 from regard.attention.parameters import Parameters
 from regard.attention.query_blocks import QueryBlocks, rows_in_budget
 from regard.attention.range_checks import fused_inputs
-from regard.maps.values import Softmax
+from regard.maps.entmax import Softmax
 
 
 @final

@@ -15,7 +15,8 @@ from regard.attention.associative import participants
 from regard.attention.call import Call
 from regard.attention.masks import key_column
 from regard.attention.sorted_sums import split_sum
-from regard.maps.values import Mean, Softmax
+from regard.maps.entmax import Softmax
+from regard.maps.mean import Mean
 
 
 @final

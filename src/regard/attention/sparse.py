@@ -22,7 +22,7 @@ from regard.attention.call import Call
 from regard.attention.checkpointing import Rows, checkpointed
 from regard.attention.query_blocks import QueryBlocks, rows_in_budget
 from regard.attention.weights import weights_of
-from regard.maps.spelling import entmax_order
+from regard.maps.entmax import entmax_order
 
 SCORES = 1 << 20  # numbers in a block of scores: they stay in the cache
 ROOM = 32  # weights kept for a row, at first; as many again whenever a row needs more

@@ -8,7 +8,7 @@ from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Causal, Map
 from regard.attention.call import Call
 from regard.attention.grouped_queries import GroupedQueries
-from regard.maps.simplex import softmax
+from regard.maps.entmax import softmax
 
 
 def attention_weights(

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from regard import _check
-from regard._card import Card
-from regard._model_folder import ModelFolder
 from regard._problem import Problem
 from regard.hub import Pretrained
+from regard.hub.card import Card
+from regard.hub.model_folder import ModelFolder
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

@@ -12,12 +12,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard._files import replacing
-from regard._model_folder import CONFIG, FORMAT, WEIGHTS, check_format
 from regard._problem import Problem
 from regard.backbones._backbone import IMAGENET, Backbone, Preparation
 from regard.backbones._lite import FAMILY, NAME, Lite
 from regard.backbones._small import SmallResNet
 from regard.backbones._weights import load_imagenet, load_weights, stored
+from regard.hub.model_folder import CONFIG, FORMAT, WEIGHTS, check_format
 from regard.nn import insert_nonlocal
 
 SMALL_SIZES: dict[str, dict[str, Any]] = {

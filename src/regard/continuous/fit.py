@@ -16,7 +16,7 @@ from regard.continuous import em
 from regard.continuous.locations import Locations, as_locations, working_dtype
 from regard.continuous.mixture import Mixture
 from regard.continuous.moments import density_of, prepare
-from regard.maps.simplex import sparsemax
+from regard.maps.entmax import sparsemax
 
 Mixing = Literal["em", "sparsemax"]
 Criterion = Literal["components", "parameters", "aic", "bic"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard._rounded import rounded
 from regard.explore._asked import Batch, Histograms, Points
-from regard.maps.transport import sinkhorn
+from regard.maps.sinkhorn import sinkhorn
 from regard.wasserstein import entropic_wasserstein, histogram_wasserstein
 
 LADDER = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002]

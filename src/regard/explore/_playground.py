@@ -12,9 +12,9 @@ from regard import continuous as C
 from regard._rounded import rounded
 from regard.continuous.members import describe_density
 from regard.explore._asked import Box, Play
-from regard.maps.simplex import entmax, softmax, sparsemax
-from regard.maps.structured import tvmax
-from regard.maps.transport import sinkhorn
+from regard.maps.entmax import entmax, softmax, sparsemax
+from regard.maps.sinkhorn import sinkhorn
+from regard.maps.tvmax import tvmax
 from regard.vqa.kinds import Continuous, Discrete, MixtureOf, MixtureSelected
 
 FINE = 96  # points along a side where a density is measured

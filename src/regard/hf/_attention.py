@@ -15,8 +15,8 @@ from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Map
 from regard.hf._masks import at_the_border
 from regard.hf._reach import mark
-from regard.maps.transport import Sinkhorn
-from regard.maps.values import Entmax, Softmax, Sparsemax
+from regard.maps.entmax import Entmax, Softmax, Sparsemax
+from regard.maps.sinkhorn import Sinkhorn
 from regard.nn._heads import attend_heads
 from regard.nn.learned import Entmax as LearnedEntmax
 from regard.wasserstein.affinities import GaussianW2

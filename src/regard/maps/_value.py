@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -20,6 +20,7 @@ class MapValue:
 
     function: ClassVar[Callable[..., Any]]
     __match_args__: ClassVar[tuple[str, ...]]  # the names of the parameters, which a dataclass lists here
+    name_defaults: ClassVar[Mapping[str, Any]] = {}  # what a name without a number means if a value has no default
 
     def __call__(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
         """Weights with the shape of `s`, a distribution along `dim`."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
 from regard import _check
+from regard.maps._value import MapValue
 
 
 def gate(
@@ -29,6 +32,21 @@ def gate(
     return torch.sigmoid((s + bias) / tau).masked_fill(dead, 0.0).to(dtype)
 
 
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Gate(MapValue):
+    """See `regard.gate` (docs/math.md, 6.21). `bias` (default 0) is added to the scores and `tau` (default 1) divides
+    them: numbers, or tensors that broadcast to (..., Lq, Lk).
+
+    >>> Gate(bias=2.0)(torch.tensor([-2.0]))
+    tensor([0.5000])
+    """
+
+    bias: float | Tensor = 0.0
+    tau: float | Tensor = 1.0
+    function = gate
+
+
 def inverse(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Distribution with weights in proportion to 1 / (1 - s), for s <= 0 (docs/math.md, 6.22).
 
@@ -45,6 +63,18 @@ def inverse(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     weights = (1 / (1 - s)).masked_fill(dead, 0.0)
     total = weights.sum(dim, keepdim=True)
     return (weights / torch.where(total > 0, total, 1)).to(dtype)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Inverse(MapValue):
+    """See `regard.inverse` (docs/math.md, 6.22).
+
+    >>> Inverse()(torch.tensor([0.0, -1.0, -3.0]))
+    tensor([0.5714, 0.2857, 0.1429])
+    """
+
+    function = inverse
 
 
 def _prepare(s: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, torch.dtype, Tensor]:

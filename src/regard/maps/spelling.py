@@ -17,23 +17,22 @@ from torch import Tensor
 from regard import _check
 from regard._partial import Bound, bound_of, is_partial
 from regard.maps._value import Applied, MapValue
-from regard.maps.transport import Sinkhorn
-from regard.maps.values import BudgetSparsemax, Entmax, Gate, Inverse, Mean, Normmax, Softmax, Sparsemax, TVmax
+from regard.maps.budget_sparsemax import BudgetSparsemax
+from regard.maps.entmax import Entmax, Softmax, Sparsemax
+from regard.maps.gates import Gate, Inverse
+from regard.maps.mean import Mean
+from regard.maps.normmax import Normmax
+from regard.maps.sinkhorn import Sinkhorn
+from regard.maps.tvmax import TVmax
 
-#: Every map by the name that configurations, command lines and JSON use; the functions have the same names.
-VALUES: dict[str, type[MapValue]] = {
-    "softmax": Softmax,
-    "sparsemax": Sparsemax,
-    "entmax": Entmax,
-    "normmax": Normmax,
-    "budget_sparsemax": BudgetSparsemax,
-    "tvmax": TVmax,
-    "mean": Mean,
-    "gate": Gate,
-    "inverse": Inverse,
-    "sinkhorn": Sinkhorn,
-}
-GAMMA = 0.1  # of a TVmax whose name has no number
+MAP_VALUES: tuple[type[MapValue], ...] = (
+    *(Softmax, Sparsemax, Entmax),
+    *(Normmax, BudgetSparsemax, TVmax),
+    *(Mean, Gate, Inverse),
+    Sinkhorn,
+)
+#: Every map by the name that configurations, command lines and JSON use: the name of its function.
+VALUES: dict[str, type[MapValue]] = {kind.function.__name__: kind for kind in MAP_VALUES}
 _NAMES = {kind: name for name, kind in VALUES.items()}
 _OF_FUNCTION: dict[Any, type[MapValue]] = {kind.function: kind for kind in VALUES.values()}
 _NEEDED = {kind: {field.name for field in fields(kind) if field.default is MISSING} for kind in VALUES.values()}
@@ -90,17 +89,19 @@ def parse_map(name: str, shape: tuple[int, int] | None = None) -> MapValue:
     >>> parse_map("entmax"), parse_map("normmax-3"), parse_map("tvmax", (14, 14))
     (Entmax(alpha=1.5), Normmax(alpha=3.0), TVmax(gamma=0.1, shape=(14, 14)))
     """
-    found = _NAME.fullmatch(name)
-    kind = VALUES.get(found[1]) if found else None
-    if found is None or kind is None or (found[2] and not kind.__match_args__):
+    parts = _NAME.fullmatch(name)
+    kind = VALUES.get(parts[1]) if parts else None
+    if parts is None or kind is None or (parts[2] and not kind.__match_args__):
         names = ", ".join(f"{word} or {word}-NUMBER" if kind.__match_args__ else word for word, kind in VALUES.items())
         _check.complain("map", repr(name), f"one of {names}", "Or pass a value such as regard.Entmax(1.3).")
-    keywords: dict[str, Any] = {kind.__match_args__[0]: float(found[2])} if found[2] else {}
-    if kind is TVmax:
+    keywords = dict(kind.name_defaults)
+    if parts[2]:
+        keywords[kind.__match_args__[0]] = float(parts[2])
+    if "shape" in kind.__match_args__:
         if shape is None:
             remedy = "Write regard.TVmax(gamma, (height, width))."
             _check.complain("map", repr(name), "the shape of a grid beside it", remedy)
-        keywords = {"gamma": GAMMA} | keywords | {"shape": shape}
+        keywords["shape"] = shape
     return kind(**keywords).simplest()
 
 
@@ -112,10 +113,10 @@ def map_name(map: Any) -> str:
     """
     value = as_map(map)
     if isinstance(value, MapValue) and type(value) in _NAMES:
-        name, default = _NAMES[type(value)], {f.name: f.default for f in fields(value)}
-        if isinstance(value, TVmax):
-            default = {"gamma": GAMMA, "shape": value.shape}
-        changed = [key for key, x in value.parameters.items() if isinstance(x, Tensor) or x != default[key]]
+        name = _NAMES[type(value)]
+        default = {field.name: field.default for field in fields(value)} | dict(value.name_defaults)
+        own = {key: x for key, x in value.parameters.items() if key != "shape"}  # a grid's shape stands beside its name
+        changed = [key for key, x in own.items() if isinstance(x, Tensor) or x != default[key]]
         if not changed:
             return name
         number = getattr(value, changed[0])
@@ -131,12 +132,3 @@ def number_suffix(number: float) -> str:
     ('-1.3', '-0.00001', '-2')
     """
     return "-" + format(Decimal(repr(float(number))), "f").removesuffix(".0")
-
-
-def entmax_order(map: Any) -> float | None:
-    """The alpha of softmax, sparsemax or entmax with a number, given as a value; None for any other map."""
-    if isinstance(map, Softmax):
-        return 1.0
-    if isinstance(map, Sparsemax):
-        return 2.0
-    return float(map.alpha) if isinstance(map, Entmax) and not isinstance(map.alpha, Tensor) else None

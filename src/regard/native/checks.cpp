@@ -50,7 +50,11 @@ EXPORT int64_t regard_largest(const void* x, int bytes, const int64_t* count, co
     return largest_in(static_cast<const int64_t*>(x), count, step, width, threads);
 }
 
-EXPORT int regard_version() { return 7; }
+#ifndef REGARD_INTERFACE
+#error "compile with -DREGARD_INTERFACE=N, the INTERFACE of _signatures.py"
+#endif
+
+EXPORT int regard_version() { return REGARD_INTERFACE; }
 
 #if defined(_M_X64) && !defined(__clang__)
 #include <intrin.h>

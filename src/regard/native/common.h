@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-// A function that Python calls. Nothing else leaves the library.
+// A function that Python calls, with a line in the table of _signatures.py. Nothing else leaves the library.
 #if defined(_WIN32)
 #define EXPORT extern "C" __declspec(dllexport)
 #else

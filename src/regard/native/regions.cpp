@@ -1,5 +1,5 @@
-// The regions that total variation fuses on a grid, as in maps/_regions.py: the same iteration on the dual, the same
-// certificate, one grid after another in the cache. docs/math.md, 2.5, has the equations.
+// The regions that total variation fuses on a grid, as in maps/tvmax/solver.py: the same iteration on the dual, the
+// same certificate, one grid after another in the cache. docs/math.md, 2.5, has the equations.
 //
 // A grid has n cells in rows of w, and an edge is stored at its left or upper cell. One that does not exist has the
 // capacity zero, so its dual stays zero, and the grid can be shifted as one row with a margin of zeros at its ends.

@@ -1,5 +1,5 @@
-// Sinkhorn's passes over a matrix, as in maps/_scaling.py: the rows are scaled and the columns of the result summed
-// while a few rows are in the cache, so that an iteration reads the matrix once and not twice.
+// Sinkhorn's passes over a matrix, as in maps/sinkhorn/products.py: the rows are scaled and the columns of the result
+// summed while a few rows are in the cache, so that an iteration reads the matrix once and not twice.
 
 #include <vector>
 

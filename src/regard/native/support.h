@@ -173,8 +173,8 @@ INLINE void deformed(double y, double delta, double inverse, double& weight, dou
     slope = z > -1.0 ? weight / (1.0 + z) : 0.0;
 }
 
-// Threshold of entmax for 1 < alpha < 2 on n candidates, as in _threshold.py, from a lower bound, in at most `steps`.
-// T is the precision of the powers. It ends with the step that makes the sum right to that precision.
+// Threshold of entmax for 1 < alpha < 2 on n candidates, as in maps/entmax/threshold.py, from a lower bound, in at
+// most `steps`. T is the precision of the powers. It ends with the step that makes the sum right to that precision.
 template <typename T>
 INLINE double threshold_any(const double* c, int64_t n, double delta, double low, int steps) {
     const double enough = 0.25 * std::sqrt(double(std::numeric_limits<T>::epsilon()));

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regard._card import Card
 from regard.hub import PretrainedModule
+from regard.hub.card import Card
 
 
 def pool_card(module: PretrainedModule, name: str, features: str, license: str | None) -> Card:

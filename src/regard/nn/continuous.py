@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._card import Card
 from regard._torch import without_autocast
 from regard.continuous import (
     Attended,
@@ -31,7 +30,8 @@ from regard.continuous import (
 from regard.continuous.fits import Fit, as_fit
 from regard.continuous.ridge import PENALTY
 from regard.hub import PretrainedModule
-from regard.maps.simplex import softmax
+from regard.hub.card import Card
+from regard.maps.entmax import softmax
 from regard.nn._cards import pool_card
 from regard.nn._spelled import read_basis, read_fit, read_locations, spell_basis, spell_fit, spell_locations
 

@@ -14,9 +14,9 @@ from regard import _check
 from regard.affinity import Affinity
 from regard.attention.arguments import Map
 from regard.maps._value import MapValue
-from regard.maps.simplex import entmax
+from regard.maps.entmax import Entmax as EntmaxValue
+from regard.maps.entmax import entmax
 from regard.maps.spelling import as_map
-from regard.maps.values import Entmax as EntmaxValue
 
 
 class Learned(nn.Module):

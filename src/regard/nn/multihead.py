@@ -11,8 +11,7 @@ from torch.nn.functional import linear, pad
 from regard import _check
 from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Causal, Map
-from regard.maps.simplex import softmax
-from regard.maps.values import Softmax
+from regard.maps.entmax import Softmax, softmax
 from regard.nn._heads import attend_heads, masks_of_torch
 from regard.nn._nested import in_nested
 from regard.nn.learned import check_affinity, held_map, name_of

@@ -19,7 +19,8 @@ from regard.attention.algorithm import Plan
 from regard.attention.arguments import Map
 from regard.attention.attend import attend, explain_attend
 from regard.attention.weights import attention_weights
-from regard.maps.simplex import mean, softmax
+from regard.maps.entmax import softmax
+from regard.maps.mean import mean
 
 PairwiseName = Literal["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
 PAIRWISE_NAMES = ("gaussian", "embedded_gaussian", "dot_product", "concatenation")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._card import Card
 from regard._repr import shown
 from regard.attention.arguments import Map
 from regard.hub import PretrainedModule
-from regard.maps.simplex import softmax
+from regard.hub.card import Card
+from regard.maps.entmax import softmax
 from regard.nn._cards import pool_card
 from regard.nn._spelled import read_map, spell_map
 from regard.nn.learned import held_map, name_of

@@ -13,7 +13,7 @@ from torch.nn.functional import gelu, relu
 from regard import _check
 from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Map
-from regard.maps.simplex import softmax
+from regard.maps.entmax import softmax
 from regard.nn.multihead import MultiheadAttention
 
 Activation = Callable[[Tensor], Tensor]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from regard import _check
 from regard.attention.attend import attend
+from regard.maps.entmax import softmax
 from regard.maps.gates import gate
-from regard.maps.simplex import softmax
-from regard.maps.transport import Transport
+from regard.maps.sinkhorn import Transport
 from regard.wasserstein.affinities import Distance, GaussianW2
 
 

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from regard import _check
-from regard.maps.transport import Transport
+from regard.maps.sinkhorn import Transport
 from regard.show._canvas import COLOUR_MAP, AnyFigure, axes
 
 

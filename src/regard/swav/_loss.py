@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard import _check
-from regard.maps.transport import Transport, sinkhorn
+from regard.maps.sinkhorn import Transport, sinkhorn
 
 
 def codes(

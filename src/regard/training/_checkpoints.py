@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._model_folder import CONFIG, FORMAT, WEIGHTS
 from regard._problem import Problem
+from regard.hub.model_folder import CONFIG, FORMAT, WEIGHTS
 
 STATE, SUMS = "state.pt", "sums.json"
 STEP_PREFIX = "step-"  # of the name of a checkpoint's folder

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from regard._files import replacing
-from regard._model_folder import CONFIG, FORMAT, check_format
 from regard._problem import Problem
 from regard.backbones._files import BACKBONE_FOLDER
+from regard.hub.model_folder import CONFIG, FORMAT, check_format
 from regard.training import _checkpoints
 from regard.training._checkpoints import Checkpoint
 

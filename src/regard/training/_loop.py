@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.accelerators.cpu import CPUAccelerator
 from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.single_device import SingleDeviceStrategy
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -226,8 +225,7 @@ def _fabric(running: Running) -> Fabric:
     """Fabric as asked for; what it has against that is said in one line."""
     try:
         with _quiet():
-            # Of half precision on a CPU Fabric would only warn, and take bf16-mixed: it is refused below.
-            warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")
+            warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # refused below
             fabric = Fabric(
                 accelerator=running.accelerator,
                 strategy=running.strategy,
@@ -237,7 +235,7 @@ def _fabric(running: Running) -> Fabric:
             )
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise Problem(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
-    if str(running.precision) in ("16", "16-mixed") and isinstance(fabric.accelerator, CPUAccelerator):
+    if running.precision == "16-mixed" and fabric.device.type == "cpu":  # Fabric has only warned, and taken bf16-mixed
         raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.")
     if not isinstance(fabric.strategy, SingleDeviceStrategy | DDPStrategy):
         raise Problem(f"strategy {running.strategy} shares the weights out, and checkpoints hold them whole. Take ddp.")

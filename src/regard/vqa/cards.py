@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regard._card import Card
+from regard.hub.card import Card
 from regard.vqa.results import Results
 
 if TYPE_CHECKING:

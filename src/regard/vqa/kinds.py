@@ -24,8 +24,8 @@ from regard import _check
 from regard.attention.arguments import Map
 from regard.continuous import Density, Locations, fit_mixture, match_moments, select_mixture
 from regard.continuous.fit import Mixing
+from regard.maps.entmax import Entmax
 from regard.maps.spelling import map_name, number_suffix, parse_map
-from regard.maps.values import Entmax
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _MAP = re.compile(rf"softmax|sparsemax|(entmax|tvmax)(?:-({_NUMBER}))?")

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._card import Card
-from regard._model_folder import ModelFolder
 from regard._repr import shown
 from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
+from regard.hub.card import Card
+from regard.hub.model_folder import ModelFolder
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
 from regard.training._setting import setting
 from regard.vqa.cells import Neighbours, coordinates, whitening

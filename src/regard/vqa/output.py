@@ -25,7 +25,7 @@ from regard.continuous import (
     thesis,
 )
 from regard.continuous.attention import read_out
-from regard.maps.simplex import softmax
+from regard.maps.entmax import softmax
 from regard.vqa.kinds import Discrete, FittedKind, Kind, named_map, parse
 
 BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]

@@ -11,14 +11,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from regard._card import Card
-from regard._model_folder import ModelFolder
 from regard._problem import Problem
 from regard._rounded import rounded
 from regard.backbones import Backbone
 from regard.continuous import Density
 from regard.continuous.members import describe_density, members
 from regard.hub import Pretrained
+from regard.hub.card import Card
+from regard.hub.model_folder import ModelFolder
 from regard.vqa.attention_quality import attention_map, attention_quality
 from regard.vqa.description import FeatureDescription
 from regard.vqa.grids import grids

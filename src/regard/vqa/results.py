@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard._card import Section, markdown_table
 from regard._files import replacing
 from regard._problem import Problem
+from regard.hub.card import Section, markdown_table
 from regard.vqa.evaluate import Evaluation
 
 RESULTS_FOLDER = "evaluation"  # where they lie in the folder of a run or a model

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regard._model_folder import ModelFolder
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
+from regard.hub.model_folder import ModelFolder
 from regard.training import Checkpoint, latest
 from regard.vqa.description import FeatureDescription
 from regard.vqa.folder import AnsweringFolder

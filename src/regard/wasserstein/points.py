@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import _check
 from regard._once import once
-from regard.maps.transport import sinkhorn
+from regard.maps.sinkhorn import sinkhorn
 from regard.wasserstein._root import as_pairs, computed, lined_up, mass, norm_between, root, same_last
 from regard.wasserstein.line import wasserstein_1d
 

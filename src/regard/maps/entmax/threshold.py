@@ -1,0 +1,222 @@
+"""The threshold of sparsemax and entmax, without a sort and without derivatives.
+
+Every row solves sum_i e_alpha(x_i - lam) = 1 with x = s - max s and the deformed exponential
+e_alpha(y) = [1 + delta y]_+^(1 / delta), delta = alpha - 1 (docs/math.md, 2.7 to 2.10). Newton's method on the *norm*
+(sum)^delta - 1, which is convex and decreasing for 1 < alpha <= 2 and concave and increasing for 0 < alpha < 1, climbs
+from any lower bound to the root and needs no bracket. The threshold of a subset of the row is such a lower bound:
+solving on the maxima of strided groups first leaves about two passes over the whole row.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from regard import _check, native
+from regard._torch import without_values
+from regard.maps.entmax.kernel import entmax_by_kernel, suits
+
+GROUP = 16  # entries that share one maximum in the first, small problem
+LONG = 512  # rows shorter than this are solved at once
+CHUNK = 1 << 20  # entries worked on at once: they stay in the cache
+MOST_STEPS = 60  # Newton needs at most 11 in practice; this only bounds the loop
+
+
+def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
+    """Entmax of float32 or float64 scores along `dim`; `alpha` is a number above zero, not one, or a tensor as `s` with
+    size 1 along `dim`. A row of -inf gives zeros, a row with NaN or +inf an error or, with checks off, NaN."""
+    if without_values(s):  # there is nothing to solve for
+        return torch.empty_like(s, memory_format=torch.contiguous_format)
+    if native.usable(s) and suits(alpha):
+        return entmax_by_kernel(s, alpha, dim)
+    rows = s.movedim(dim, -1)
+    shape = rows.shape
+    rows = rows.reshape(-1, shape[-1])
+    p = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    size = max(1, CHUNK // shape[-1])
+    # Fresh memory costs more than arithmetic, so that all chunks share one piece of it.
+    scratch = torch.empty_like(rows[:size], memory_format=torch.contiguous_format)
+    if isinstance(alpha, Tensor):
+        alpha = alpha.movedim(dim, -1).expand(*shape[:-1], 1).reshape(-1, 1)
+    _check.scores(rows)
+    for i in range(0, len(rows), size):
+        chunk = rows[i : i + size]
+        _fill(
+            p[i : i + size], scratch[: len(chunk)], chunk, alpha[i : i + size] if isinstance(alpha, Tensor) else alpha
+        )
+    return p.reshape(shape).movedim(-1, dim).contiguous()
+
+
+def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:
+    heads, maxima = _group_maxima(s)
+    maxima = maxima.masked_fill(maxima == -math.inf, 0.0)
+    kind: _Kind
+    if isinstance(alpha, Tensor):
+        _check_alphas(alpha)
+        if bool((alpha > 2).any()):
+            p.copy_(_bracketed(s, maxima, alpha))
+            return
+        kind = _Entmax(not_zero(alpha - 1, 1e-12 if s.dtype == torch.float32 else 1e-24))
+    elif alpha > 2:
+        p.copy_(_bracketed(s, maxima, s.new_tensor([[alpha]])))
+        return
+    elif alpha == 2:
+        kind = _Sparsemax()
+    elif alpha == 1.5:
+        kind = _Entmax15()
+    else:
+        kind = _Entmax(s.new_tensor([[alpha - 1]]))
+    width = heads.shape[-1]
+    lam = kind.lower_bound((heads.mean(-1, keepdim=True) - maxima) * kind.unit, width)
+    if heads is not s:
+        lam = _climb(p[:, :width], _shifted(scratch[:, :width], heads, maxima, kind), lam, kind)
+    _climb(p, _shifted(scratch, s, maxima, kind), lam, kind)
+
+
+def _shifted(x: Tensor, s: Tensor, maxima: Tensor, kind: _Kind) -> Tensor:
+    torch.sub(s, maxima, out=x)
+    return x if kind.unit == 1 else x.mul_(kind.unit)
+
+
+def _group_maxima(s: Tensor) -> tuple[Tensor, Tensor]:
+    """Maxima of strided groups, and of rows. They include the row's maximum, so their threshold is at least -1."""
+    n = s.shape[-1]
+    if n < LONG:
+        return s, s.amax(-1, keepdim=True)
+    width = n // GROUP
+    heads = s[:, : GROUP * width].unflatten(-1, (GROUP, width)).amax(-2)
+    if n % GROUP:
+        heads = torch.cat([heads, s[:, GROUP * width :].amax(-1, keepdim=True)], -1)
+    return heads, heads.amax(-1, keepdim=True)
+
+
+def not_zero(delta: Tensor, tiny: float) -> Tensor:
+    """alpha - 1 with either sign, and `tiny` in place of zero: what is that near to softmax cannot be told from it."""
+    return torch.where(delta.abs() < tiny, tiny, delta)
+
+
+def _check_alphas(alpha: Tensor) -> None:
+    if _check.values_checked(alpha) and not bool((alpha > 0).all()):
+        _check.complain(
+            "alpha",
+            f"a tensor with minimum {float(alpha.min())}",
+            "values > 0",
+            "Learn it as alpha = 1 + softplus(a), sparse, or softplus(a), which may become dense.",
+        )
+
+
+def _climb(p: Tensor, x: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
+    """Newton's method from a lower bound `lam` of the threshold, which it returns; p gets the weights, x is lost."""
+    tolerance, tiny = 4 * torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
+    for _ in range(MOST_STEPS):
+        total = kind.weights(x, lam, p)
+        if not bool(((total - 1).abs_() > tolerance).logical_and_(total > 0).any()):
+            break
+        step = torch.where(total > 0, kind.step(x, lam, p, total), 0.0)
+        higher = lam + step.clamp(min=0)
+        if not bool((higher > lam).any()):  # neither does a row of NaN climb
+            # What is left is below the spacing of numbers near lam, but not of those near x - lam.
+            total = kind.weights(x.sub_(lam), step, p)
+            break
+        lam = higher
+    else:
+        total = kind.weights(x, lam, p)
+    p.div_(total.clamp_(min=tiny))
+    return lam
+
+
+class _Kind(Protocol):
+    """What differs between the maps: how weights follow from x - lam, and the Newton step in lam."""
+
+    @property
+    def unit(self) -> float:
+        """What s - max s is multiplied by to give x, so that lam needs no factor."""
+
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        """A lower bound of lam by Jensen's inequality, from the mean of x over n entries."""
+
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        """Write the weights of x - lam into p and return their sum."""
+
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        """How far lam moves; may overwrite p."""
+
+
+@final
+class _Sparsemax:
+    """p = [x - lam]_+; this is Michelot's algorithm."""
+
+    unit = 1.0
+
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        return torch.clamp(mean - 1 / n, min=-1)
+
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        return torch.sub(x, lam, out=p).clamp_(min=0).sum(-1, keepdim=True)
+
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        return (total - 1) / p.gt_(0).sum(-1, keepdim=True)
+
+
+@final
+class _Entmax15:
+    """p = [x - lam]_+^2."""
+
+    unit = 0.5
+
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        return torch.clamp(mean - n**-0.5, min=-1)
+
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        return torch.sub(x, lam, out=p).clamp_(min=0).square_().sum(-1, keepdim=True)
+
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        return (total - total.sqrt()) / torch.sub(x, lam, out=p).clamp_(min=0).sum(-1, keepdim=True)
+
+
+@final
+class _Entmax:
+    """Any 0 < alpha <= 2, with logarithms so that nothing is lost near one; at one itself this is softmax."""
+
+    unit = 1.0
+
+    def __init__(self, delta: Tensor) -> None:
+        self.delta = delta
+
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        return torch.clamp(mean - torch.expm1(-self.delta * math.log(n)) / self.delta, min=0)
+
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        torch.sub(x, lam, out=p).mul_(self.delta).clamp_(min=-1)
+        return p.log1p_().div_(self.delta).exp_().sum(-1, keepdim=True)
+
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        base = (x - lam).mul_(self.delta).add_(1).clamp_(min=torch.finfo(x.dtype).tiny)
+        return -total * torch.expm1(-self.delta * total.log()) / self.delta / p.div_(base).sum(-1, keepdim=True)
+
+
+def _bracketed(s: Tensor, maxima: Tensor, alpha: Tensor) -> Tensor:
+    """Alpha above two: the sum is not convex and its slope is infinite at the edge of the support, so Newton and
+    bisection steps take turns inside a bracket, in float64."""
+    dtype = s.dtype
+    x = (s - maxima).double()
+    delta = not_zero(alpha.double() - 1, 1e-24)
+    low = torch.zeros_like(x[:, :1])
+    high = (-torch.expm1(-delta * math.log(x.shape[-1])) / delta).expand_as(low)
+    lam = low
+    for step in range(2 * MOST_STEPS):
+        base = ((x - lam) * delta).clamp_(min=-1)
+        p = torch.log1p(base).div_(delta).exp_()
+        total = p.sum(-1, keepdim=True)
+        if not bool(((total - 1).abs() > 1e-14).logical_and(high - low > 1e-15 * high).any()):
+            break
+        low = torch.where(total > 1, lam, low)
+        high = torch.where(total > 1, high, lam)
+        slope = torch.where(p > 0, p / (1 + base), 0).sum(-1, keepdim=True)
+        newton = lam + (total - 1) / slope
+        inside = (newton > low) & (newton < high) & (step % 2 == 0)
+        lam = torch.where(inside, newton, (low + high) / 2)
+    return (p / total.clamp(min=1e-300)).to(dtype)

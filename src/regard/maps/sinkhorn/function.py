@@ -1,0 +1,169 @@
+"""The function: a map onto the transport polytope, the one Sinkhorn of the project. B rows (samples), K columns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from regard import _check
+from regard._once import once
+from regard._repr import shown
+from regard._torch import without_values
+from regard.maps.sinkhorn.derivative import solved
+from regard.maps.sinkhorn.log_domain import iterated, rows_alone
+from regard.maps.sinkhorn.products import quotient, reduced
+from regard.maps.sinkhorn.scaling import Scaling
+
+EXACT = (
+    "Smaller is closer to a hard assignment, and any is safe: 0.05 is usual, 1e-3 of the range of the scores all but "
+    "exact. At 0 itself the problem is a linear programme: regard.wasserstein.exact_wasserstein has its value."
+)
+REPORTED = 1e-3  # without `tol`, shares that are right to a thousandth count as converged
+
+
+@dataclass(frozen=True, repr=False)
+class Transport:
+    """What `sinkhorn` returns: the plan exp((s + f + g) / eps) (6.2), and how well it fits its marginals (6.7).
+
+    plan (..., B, K), with rows exact to rounding; potentials f (..., B) and g (..., K), -inf without mass; residual
+    (...), the largest relative error of a column's share; iterations, how many were run; converged (...), whether the
+    residual is at most `tol` (1e-3 if none was given); rows (..., B), the marginal of the rows.
+
+    >>> found = sinkhorn(torch.zeros(2, 4))
+    >>> found.plan.sum(0), bool(found.converged), found.weights.sum(-1)
+    (tensor([0.2500, 0.2500, 0.2500, 0.2500]), True, tensor([1., 1.]))
+    """
+
+    plan: Tensor
+    potentials: tuple[Tensor, Tensor]
+    residual: Tensor
+    iterations: int
+    converged: Tensor
+    rows: Tensor
+
+    def __repr__(self) -> str:
+        return shown(self, vars(self))
+
+    @property
+    def weights(self) -> Tensor:
+        """The plan with every row divided by its mass (..., B, K): distributions over the columns, or zeros."""
+        return quotient(self.plan, self.rows.unsqueeze(-1).to(self.plan.dtype))
+
+
+def sinkhorn(
+    s: Tensor,
+    eps: float = 1.0,
+    iterations: int | None = None,
+    tol: float | None = None,
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    gradient: Literal["unrolled", "implicit"] = "unrolled",
+    group: dist.ProcessGroup | None = None,
+) -> Transport:
+    """Plan that maximises <s, p> plus eps times its entropy, given the sums of its rows and columns.
+
+    The problem is (6.1) in docs/math.md. An iteration scales the columns and then the rows, so that rows are exact
+    whenever it stops. Runs `iterations` of them (3 unless given), or at most so many (1000 unless given) until the
+    residual is at most `tol`. With zero iterations only the rows are scaled: softmax of s / eps in each row.
+
+    `s` is (..., B, K); `rows` (..., B) and `columns` (..., K) are non-negative with equal sums, uniform and summing to
+    one if not given; `mask` is boolean, True where an entry takes part. In a process `group` each process passes its
+    own rows of the batch, gets their part of the plan, and only vectors of length K are exchanged; all must call it,
+    and its backward pass, together, and the gradient is that of the sum of their losses. Marginals are constants there.
+
+    Plan and potentials are differentiable once in `s`, `rows` and `columns`: through the iterations (6.8), or with
+    gradient="implicit", which needs `tol`, by a linear system at the fixed point (6.9).
+
+    Scores of any size and any eps are safe: iterations are products of a matrix and vectors while a bound proves that
+    no underflow matters (6.6), and run in float64 in the log domain where it cannot. An entry with score -inf counts
+    as masked, and its plan is zero. A row or column that is masked whole takes no mass: its share goes to the others
+    in proportion. When the mask admits no plan with these marginals, the residual says so. NaN and +inf raise
+    ValueError. The plan has the dtype of `s`, or float32 for float16, which cannot hold 1 / (B K).
+
+    >>> result = sinkhorn(torch.tensor([[1.0, 0.9], [1.0, 0.8]]), eps=0.05, tol=1e-5)
+    >>> result.plan
+    tensor([[0.1345, 0.3655],
+            [0.3655, 0.1345]])
+    >>> bool(result.converged), result.iterations
+    (True, 8)
+    """
+    _check.floating("s", s, min_dims=2)
+    for dim in (-2, -1):
+        _check.axis("s", s, dim)
+    eps = _check.number("eps", eps, above=0, remedy=EXACT)
+    if tol is not None:
+        tol = _check.number("tol", tol, above=0)
+    most = _check.count("iterations", (3 if tol is None else 1000) if iterations is None else iterations, at_least=0)
+    if gradient not in ("unrolled", "implicit"):
+        _check.complain("gradient", repr(gradient), "'unrolled' or 'implicit'", "Choose one of the two.")
+    if gradient == "implicit" and tol is None:
+        _check.complain("gradient", "'implicit' without tol", "a tol", "The fixed point must be reached; try tol=1e-6.")
+    if mask is not None:
+        _check.boolean_mask(mask, s.shape)
+        s = s.masked_fill(~mask, -math.inf)
+    dtype = torch.float32 if s.dtype == torch.float16 else s.dtype
+    s = s.to(torch.promote_types(s.dtype, torch.float32))
+    _check.scores(s)
+    row_tops, column_tops = s.detach().amax(-1), s.detach().amax(-2)
+    column_tops = reduced(column_tops, group, dist.ReduceOp.MAX)
+    top = column_tops.amax(-1)
+    top = torch.where(top > -math.inf, top, 0)
+    a, b = _marginals(rows, columns, row_tops > -math.inf, column_tops > -math.inf, s, group)
+    if most == 0:
+        plan, f, g, residual = rows_alone(s, a, b, eps, group)
+    elif _check.readable(s):
+        run = Scaling(s.detach(), a.detach(), b.detach(), eps, group, top, keep=False)
+        s, a, b = (once(x, "sinkhorn") for x in (s, a, b))
+        plan, f, g, residual = solved(s, a, b, run, most, tol, gradient)
+        most = run.iterations
+    else:
+        nothing_to_solve = without_values(s) and not torch.compiler.is_compiling()
+        plan, f, g, residual = iterated(s, a, b, eps, 1 if nothing_to_solve else most, group)
+    reached = residual <= (REPORTED if tol is None else tol)
+    return Transport(plan.to(dtype), (f, g), residual, most, reached, a)
+
+
+# For `attend`: a row of this map depends on all the others, so that queries must not be split into blocks.
+sinkhorn.couples_rows = True  # type: ignore[attr-defined]
+
+
+def _marginals(
+    rows: Tensor | None,
+    columns: Tensor | None,
+    row_lives: Tensor,
+    column_lives: Tensor,
+    s: Tensor,
+    group: dist.ProcessGroup | None,
+) -> tuple[Tensor, Tensor]:
+    """Both marginals in full shape, without mass where nothing lives, and with equal sums."""
+    a, b = _masses("rows", rows, row_lives, s), _masses("columns", columns, column_lives, s)
+    if group is not None:
+        a, b = a.detach(), b.detach()
+    row_total, column_total = reduced(a.sum(-1, keepdim=True), group), b.sum(-1, keepdim=True)
+    if rows is not None and columns is not None and _check.values_checked(a):
+        apart = (row_total - column_total).abs() > 1e-3 * column_total
+        if bool(apart.any()):
+            worst = f"{float(row_total[apart][0]):.6g} against {float(column_total[apart][0]):.6g}"
+            _check.complain("rows", f"a sum of {worst}", "the sum of columns", "Normalise both.")
+    total = row_total if rows is not None else column_total if columns is not None else torch.ones_like(row_total)
+    a, b = a * row_lives, b * column_lives
+    alive = reduced(a.sum(-1, keepdim=True), group)
+    return quotient(a * total, alive), quotient(b * total, b.sum(-1, keepdim=True))
+
+
+def _masses(argument: str, given: Tensor | None, lives: Tensor, s: Tensor) -> Tensor:
+    if given is None:
+        return torch.ones_like(lives, dtype=s.dtype)
+    _check.floating(argument, given, min_dims=1)
+    _check.broadcasts(argument, given, lives.shape, f"a marginal of s {tuple(s.shape)}:")
+    _check.finite(argument, given)
+    if _check.values_checked(given) and bool((given < 0).any()):
+        _check.complain(argument, "a negative entry", "masses >= 0", "Normalise counts, or take a softmax.")
+    return given.to(s.dtype).expand(lives.shape)

@@ -1,0 +1,97 @@
+"""The function: TVmax, a map onto the simplex that respects the neighbourhoods of a grid."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard import _check
+from regard.maps.entmax import sparsemax
+from regard.maps.tvmax.operator import tv_regions
+
+
+def tvmax(s: Tensor, gamma: float | Tensor, mask: Tensor | None = None, shape: tuple[int, int] | None = None) -> Tensor:
+    """Sparse attention over an image whose neighbouring cells tend to share one weight.
+
+    Solves equation (2.5.1) of docs/math.md on each grid,
+
+        argmin over the simplex of  1/2 |p - s|^2 + gamma sum over 4-neighbours |p_i - p_j|,
+
+    as the sparsemax of total-variation smoothing (2.5.3): `gamma = 0` is sparsemax, and a large `gamma` makes the
+    weights constant on each connected part of the grid. The duality gap (2.5.5) bounds the error of the smoothing by
+    1e-6, and by 1e-6 of half the range of the scores where that range is small (1e-10 of it where it is beyond 1e4);
+    a grid that is not certified after 20,000 iterations gives a RuntimeWarning.
+
+    Shapes: `s` is (..., h, w); or (..., h * w) when `shape = (h, w)` is given, which makes
+    `functools.partial(tvmax, gamma=0.1, shape=(14, 14))` a map of rows. `mask` is boolean and broadcasts to `s`;
+    a cell that is False has weight zero and no part in the variation. `gamma` is a number, or a tensor with one
+    value per grid: it broadcasts to `s` with 1 for the axes of the grid. The result has the shape and dtype of `s`.
+
+    Differentiable any number of times in `s` and `gamma`, in closed form: given the regions of equal cells, which
+    do not change around almost every `s`, smoothing is a mean over regions plus gamma times a constant (2.5.7).
+
+    Edge cases: a score of -inf is a masked cell; a grid that is masked whole gives zeros and zero gradients; NaN and
+    +inf are errors. At gamma = 0 the gradient in `s` is that of sparsemax.
+
+    >>> s = torch.tensor([[1.0, 0.8, 0.0], [0.7, 0.9, 0.4]])
+    >>> tvmax(s, gamma=0.0)
+    tensor([[0.4000, 0.2000, 0.0000],
+            [0.1000, 0.3000, 0.0000]])
+    >>> tvmax(s, gamma=0.1)
+    tensor([[0.2500, 0.2500, 0.0000],
+            [0.2500, 0.2500, 0.0000]])
+    >>> tvmax(s.flatten(), gamma=0.1, shape=(2, 3))
+    tensor([0.2500, 0.2500, 0.0000, 0.2500, 0.2500, 0.0000])
+    """
+    _check.floating("s", s, min_dims=2 if shape is None else 1)
+    if mask is not None:
+        _check.boolean_mask(mask, s.shape)
+    if shape is None:
+        p = _rows(s.flatten(-2), _flat_gamma(gamma, s, 2), _flat_mask(mask, s), s.shape[-1])
+        return p.reshape(s.shape)
+    width = _check.grid_shape(shape, s.shape[-1])[1]
+    return _rows(s, _flat_gamma(gamma, s, 1), mask, width)
+
+
+def _flat_gamma(gamma: float | Tensor, s: Tensor, grid_axes: int) -> float | Tensor:
+    """`gamma` checked and, if a tensor, with one axis of size 1 in place of those of the grid."""
+    if not isinstance(gamma, Tensor):
+        return _check.number("gamma", gamma, at_least=0, remedy="gamma = 0 is sparsemax.")
+    _check.floating("gamma", gamma)
+    one_per_grid = torch.Size((*s.shape[: s.dim() - grid_axes], *(1,) * grid_axes))
+    _check.broadcasts("gamma", gamma, one_per_grid, "one number per grid")
+    _check.nonnegative("gamma", gamma, "Keep a learnable one positive with softplus.")
+    return gamma.squeeze(-1) if grid_axes == 2 and gamma.dim() > 0 else gamma
+
+
+def _flat_mask(mask: Tensor | None, s: Tensor) -> Tensor | None:
+    return None if mask is None else mask.expand(s.shape).flatten(-2)
+
+
+def _rows(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> Tensor:
+    """TVmax with the grid flattened in the last axis."""
+    _check.axis("s", s, -1)
+    x = s.float() if s.dtype in (torch.float16, torch.bfloat16) else s
+    taking_part = x != -torch.inf
+    if mask is not None:
+        taking_part = taking_part & mask
+    scores = x.detach()
+    high = scores.masked_fill(~taking_part, -torch.inf)
+    _check.scores(high)
+    high = high.amax(-1, keepdim=True)
+    low = scores.masked_fill(~taking_part, torch.inf).amin(-1, keepdim=True)
+    # The weights do not change when all scores move together; around their middle the means keep their digits.
+    middle = torch.where(high >= low, high / 2 + low / 2, 0)
+    x = torch.where(taking_part, x - middle, 0)
+
+    gamma = torch.as_tensor(gamma, dtype=x.dtype, device=x.device)
+    one_per_grid = gamma.detach().expand(*x.shape[:-1], 1)
+    labels, pull = tv_regions(x.detach(), one_per_grid, taking_part, width)
+    smooth = _region_mean(x, labels) + gamma * pull
+    return sparsemax(smooth, mask=taking_part).to(s.dtype)
+
+
+def _region_mean(x: Tensor, labels: Tensor) -> Tensor:
+    """The mean of x (..., n) over the cells that share a label: the Jacobian (2.5.8) of smoothing."""
+    size = torch.zeros_like(x).scatter_add(-1, labels, torch.ones_like(x)).gather(-1, labels)
+    return torch.zeros_like(x).scatter_add(-1, labels, x / size).gather(-1, labels)

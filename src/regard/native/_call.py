@@ -1,0 +1,148 @@
+"""Calling a kernel: whether tensors suit one, and the check of a call against the table of signatures."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from regard._check import complain
+from regard._torch import in_transform
+from regard.native._choose import library
+from regard.native._signatures import SIGNATURES, THREADS, Argument
+
+_REAL = Tensor, torch.nn.Parameter
+# How C's numbers are passed, what Python gives for them, and what a tensor holds where C expects an address.
+_NUMBERS: dict[str, Any] = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "double": ctypes.c_double}
+_KINDS: dict[str, Any] = {"int": int, "int64_t": int, "double": (int, float)}
+_DTYPES = {
+    "float*": torch.float32,
+    "double*": torch.float64,
+    "int32_t*": torch.int32,
+    "int64_t*": torch.int64,
+    "uint8_t*": torch.bool,
+}
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether the kernels can take these: real CPU tensors of one dtype, float32 or float64."""
+    dtype = tensors[0].dtype
+    if dtype is not torch.float32 and dtype is not torch.float64:
+        return False
+    for x in tensors:  # a loop: a generator takes as long as all that is asked here
+        if x.dtype is not dtype or not x.is_cpu or not readable_memory(x):
+            return False
+    return library() is not None
+
+
+def readable_memory(x: Tensor) -> bool:
+    """Neither a fake nor a wrapped tensor: its memory can be given away."""
+    return type(x) in _REAL and not in_transform(x)
+
+
+def suffix(x: Tensor) -> str:
+    """How the kernels for the dtype of x are called."""
+    return "f32" if x.dtype == torch.float32 else "f64"
+
+
+def call(name: str, *arguments: Any) -> int:
+    """Run the kernel of this name in `SIGNATURES` and return its result.
+
+    Tensors are passed by their memory, which must be contiguous, on a CPU, and of the dtype and the size that the table
+    has; numbers as they are. The number of threads is torch's and is not given. A call that does not fit the table is a
+    TypeError or a ValueError, before anything runs.
+    """
+    kernel = prepared(library(), name)
+    if len(arguments) != len(kernel.arguments):
+        _refuse(kernel, arguments)
+    values = list(arguments)
+    try:
+        # Every call of torch is felt where rows are short: as few as possible.
+        for place, dtype, entries, sizes in kernel.tensors:
+            x = arguments[place]
+            for size in sizes:
+                entries *= arguments[size]
+            if x.dtype is not dtype or x.numel() != entries or not (x.is_contiguous() and x.is_cpu):
+                _refuse(kernel, arguments)
+            values[place] = x.data_ptr()
+        result: int = kernel.function(*values, torch.get_num_threads())
+    except (AttributeError, RuntimeError, ctypes.ArgumentError):  # no tensor where there should be one, or the reverse
+        _refuse(kernel, arguments)
+    return result
+
+
+class Kernel(NamedTuple):
+    """A C function that knows its types, and what a call has to look like.
+
+    name:  its name in the table
+    function:  the function, which takes addresses and numbers
+    arguments:  what `call` takes: all but the number of threads
+    tensors:  of each that is a tensor the place, the dtype, and the places of the sizes whose product, times a number,
+        is the number of its entries
+    """
+
+    name: str
+    function: Any
+    arguments: tuple[Argument, ...]
+    tensors: tuple[tuple[int, torch.dtype, int, tuple[int, ...]], ...]
+
+
+@functools.cache
+def prepared(kernels: ctypes.CDLL | None, name: str) -> Kernel:
+    """A kernel of a library, ready to be called."""
+    if kernels is None:
+        raise RuntimeError(f"{name}: there are no kernels to call. Ask native.usable first.")
+    arguments, result = SIGNATURES[name]
+    function = getattr(kernels, name)
+    function.argtypes = [_NUMBERS.get(x.type, ctypes.c_void_p) for x in arguments]
+    function.restype = _NUMBERS[result]
+    arguments = tuple(x for x in arguments if x is not THREADS)
+    places = {x.name: place for place, x in enumerate(arguments)}
+    tensors = tuple(
+        (
+            places[x.name],
+            _dtype(x),
+            math.prod(n for n in x.entries if isinstance(n, int)),
+            tuple(places[n] for n in x.entries if isinstance(n, str)),
+        )
+        for x in arguments
+        if x.entries
+    )
+    return Kernel(name, function, arguments, tensors)
+
+
+def _dtype(argument: Argument) -> torch.dtype:
+    return _DTYPES[argument.type.removeprefix("const ")]
+
+
+def _refuse(kernel: Kernel, arguments: tuple[Any, ...]) -> NoReturn:
+    """Say what is wrong with a call."""
+    remedy = "See the table in regard.native._signatures."
+    names = [x.name for x in kernel.arguments]
+    if len(arguments) != len(names):
+        expected = f"{len(names)} ({', '.join(names)})"
+        complain(kernel.name, f"{len(arguments)} arguments", expected, remedy, TypeError)
+    values = dict(zip(names, arguments, strict=True))
+    for argument in kernel.arguments:
+        x, what = values[argument.name], f"{kernel.name}, {argument.name}"
+        if not argument.entries:
+            if not isinstance(x, _KINDS[argument.type]):
+                complain(what, type(x).__name__, f"a number ({argument.type})", remedy, TypeError)
+        elif not isinstance(x, Tensor) or x.dtype != _dtype(argument):
+            got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            complain(what, got, f"a tensor of {_dtype(argument)}", remedy, TypeError)
+    for argument in kernel.arguments:
+        x, what = values[argument.name], f"{kernel.name}, {argument.name}"
+        if argument.entries and not (x.is_contiguous() and x.is_cpu):
+            layout = "contiguous" if x.is_contiguous() else "strided"
+            complain(what, f"{layout} memory on {x.device}", "contiguous memory on a CPU", remedy)
+        if argument.entries and x.numel() != (
+            entries := math.prod(n if isinstance(n, int) else values[n] for n in argument.entries)
+        ):
+            product = " * ".join(str(n) for n in argument.entries)
+            complain(what, f"{x.numel()} entries", f"{entries}, which is {product}", remedy)
+    raise AssertionError(f"{kernel.name} was refused without a reason")

@@ -1,0 +1,137 @@
+"""The interface of the kernels: every C function that Python calls, with the types of its arguments and its result.
+
+This is the one place that says what a kernel takes: `native.call` checks a call by it, a test compares it with the
+declarations in the C++ files, and setup.py compiles its version into the libraries. It imports nothing of regard.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+INTERFACE = 7  # changes with every signature below, and with what a kernel makes of its arguments
+
+
+class Argument(NamedTuple):
+    """An argument of a C function: a number, or the address of so many numbers.
+
+    name:  its name, as in the C++ file
+    type:  its C type, such as "double" or "const float*"
+    entries:  of an address, the sizes whose product is the number of entries: names of other arguments, or numbers
+    """
+
+    name: str
+    type: str
+    entries: tuple[str | int, ...] = ()
+
+
+class Signature(NamedTuple):
+    """The arguments of a C function, in order, and the type of its result."""
+
+    arguments: tuple[Argument, ...]
+    result: str = "int"
+
+
+def _reads(name: str, type: str, *entries: str | int) -> Argument:
+    return Argument(name, f"const {type}*", entries)
+
+
+def _writes(name: str, type: str, *entries: str | int) -> Argument:
+    return Argument(name, f"{type}*", entries)
+
+
+def _sizes(*names: str) -> tuple[Argument, ...]:
+    return tuple(Argument(name, "int64_t") for name in names)
+
+
+def _numbers(*names: str) -> tuple[Argument, ...]:
+    return tuple(Argument(name, "double") for name in names)
+
+
+THREADS = Argument("threads", "int")  # the last argument of every kernel; `native.call` adds it
+
+
+def _entmax(T: str) -> Signature:
+    row = "rows", "n"
+    alpha = _reads("alpha", "double", "alphas")
+    return Signature((_reads("x", T, *row), _writes("p", T, *row), *_sizes(*row), alpha, *_sizes("alphas"), THREADS))
+
+
+def _entmax_backward(T: str) -> Signature:
+    row = "rows", "n"
+    tensors = _reads("p", T, *row), _reads("g", T, *row), _writes("out", T, *row)
+    return Signature((*tensors, *_sizes(*row), _reads("alpha", "double", "alphas"), *_sizes("alphas"), THREADS))
+
+
+def _regions(T: str) -> Signature:
+    cell = "rows", "n"
+    inputs = _reads("s", T, *cell), _reads("gamma", T, "rows"), _reads("mask", "uint8_t", *cell)
+    outputs = _writes("label", "int64_t", *cell), _writes("pull", T, *cell), _writes("error", "double", "rows")
+    rules = *_sizes("most", "every"), *_numbers("step", "tolerance")
+    return Signature((*inputs, *outputs, *_sizes("rows", "n", "w"), *rules, THREADS))
+
+
+def _scale(T: str) -> Signature:
+    row, column = ("count", "rows"), ("count", "k")
+    inputs = _reads("m", T, *row, "k"), _reads("v", T, *column), _reads("a", T, *row)
+    outputs = _writes("sums", T, *row), _writes("u", T, *row), _writes("columns", T, *column)
+    return Signature((*inputs, *outputs, *_sizes("count", "rows", "k"), THREADS))
+
+
+def _attend_forward() -> Signature:
+    inputs = _reads("scores", "float", "rows", "n"), _reads("v", "float", "n", "d")
+    outputs = (
+        _writes("out", "float", "rows", "d"),
+        _writes("place", "int32_t", "rows", "room"),
+        _writes("weight", "float", "rows", "room"),
+        _writes("count", "int32_t", "rows"),
+    )
+    return Signature((*inputs, *outputs, *_sizes("rows", "n", "d", "room"), *_numbers("alpha"), THREADS))
+
+
+def _attend_backward() -> Signature:
+    inputs = (
+        _reads("q", "float", "rows", "e"),
+        _reads("k", "float", "n", "e"),
+        _reads("v", "float", "n", "d"),
+        _reads("grad", "float", "rows", "d"),
+        _reads("place", "int32_t", "rows", "room"),
+        _reads("weight", "float", "rows", "room"),
+        _reads("count", "int32_t", "rows"),
+    )
+    outputs = (
+        _writes("slope", "float", "rows", "room"),
+        _writes("dq", "float", "rows", "e"),
+        _writes("dk", "float", "n", "e"),
+        _writes("dv", "float", "n", "d"),
+    )
+    return Signature((*inputs, *outputs, *_sizes("rows", "n", "e", "d", "room"), *_numbers("alpha"), THREADS))
+
+
+def _chords() -> Signature:
+    ellipses = tuple(_reads(name, "float", "count") for name in ("y1", "y2", "length", "width"))
+    rule = _reads("node", "float", "nodes"), _reads("weight", "float", "nodes")
+    out = _writes("out", "float", "count", 6)
+    numbers = *_sizes("nodes", "q"), *_numbers("reach", "ratio")
+    return Signature((*ellipses, out, *_sizes("count"), *rule, *numbers, THREADS))
+
+
+def _largest() -> Signature:
+    # The memory is any part of a tensor's, by its address; `native.largest` vouches for it.
+    layout = _reads("count", "int64_t", 3), _reads("step", "int64_t", 3)
+    memory = Argument("x", "const void*"), Argument("bytes", "int")
+    return Signature((*memory, *layout, *_sizes("width"), THREADS), "int64_t")
+
+
+#: Every function by its name. Those that end in a dtype exist for both.
+SIGNATURES: dict[str, Signature] = {
+    **{f"regard_entmax_{name}": _entmax(T) for name, T in (("f32", "float"), ("f64", "double"))},
+    **{f"regard_entmax_backward_{name}": _entmax_backward(T) for name, T in (("f32", "float"), ("f64", "double"))},
+    **{f"regard_regions_{name}": _regions(T) for name, T in (("f32", "float"), ("f64", "double"))},
+    **{f"regard_scale_{name}": _scale(T) for name, T in (("f32", "float"), ("f64", "double"))},
+    "regard_attend_forward": _attend_forward(),
+    "regard_attend_backward": _attend_backward(),
+    "regard_chords_f32": _chords(),
+    "regard_largest": _largest(),
+    "regard_version": Signature(()),
+    "regard_level": Signature(()),
+}
