@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfi
 import regard
 import regard.hf
 from regard.hf._attention import attention
-from regard.hf._masks import at_the_border, float_mask
+from regard.hf._masks import float_mask, mask_and_bias
 from regard.nn import Entmax
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -340,9 +340,9 @@ def test_masks_are_floats_for_models_that_add_them():
 
 def test_an_unchanged_causal_mask_needs_no_mask_at_all():
     mask = causal_mask()
-    assert at_the_border(mask, 5, 5) == (None, None, True)
+    assert mask_and_bias(mask, 5, 5) == (None, None, True)
     padding = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    found = at_the_border(causal_mask(padding=padding), 5, 5)
+    found = mask_and_bias(causal_mask(padding=padding), 5, 5)
     expected = torch.ones(5, 5, dtype=torch.bool).tril() & padding[:, None, None, :]
     assert (found.mask == expected).all()
     assert found[1:] == (None, False)
@@ -352,32 +352,32 @@ def test_a_mask_that_was_changed_is_read_again():
     in_place = causal_mask()
     in_place[..., 0] = torch.finfo(torch.float32).min
     for mask in (in_place, causal_mask().clone(), causal_mask()[..., :4], causal_mask() * 1):
-        found = at_the_border(mask, 5, mask.shape[-1])
+        found = mask_and_bias(mask, 5, mask.shape[-1])
         assert (found.mask == (mask == 0)).all()
         assert found[1:] == (None, False)
 
 
 def test_a_mask_of_another_size_is_cut():
-    found = at_the_border(causal_mask(kv_length=8), 5, 8)
+    found = mask_and_bias(causal_mask(kv_length=8), 5, 8)
     assert found.causal  # the first five of eight keys: a cache that is being filled
-    assert at_the_border(causal_mask(), 5, 3).causal
-    assert at_the_border(causal_mask()[..., -1:, :].bool(), 1, 3).mask.shape[-1] == 3
+    assert mask_and_bias(causal_mask(), 5, 3).causal
+    assert mask_and_bias(causal_mask()[..., -1:, :].bool(), 1, 3).mask.shape[-1] == 3
 
 
 @pytest.mark.parametrize("low", [torch.finfo(torch.float32).min, -float("inf"), torch.finfo(torch.float32).min * 0.6])
 def test_floats_that_leave_out_and_floats_that_are_added(low):
     mask = torch.tensor([[0.0, low, 1.5], [-1e4, 0.0, low]])
-    found = at_the_border(mask, 2, 3)
+    found = mask_and_bias(mask, 2, 3)
     assert (found.mask == torch.tensor([[True, False, True], [True, True, False]])).all()
     assert (found.bias == torch.tensor([[0.0, 0.0, 1.5], [-1e4, 0.0, 0.0]])).all()
 
 
 def test_no_value_of_a_mask_is_read_where_that_would_be_waited_for():
     mask = torch.zeros(2, 1, 5, 5, device="meta")
-    found = at_the_border(mask, 5, 5)
+    found = mask_and_bias(mask, 5, 5)
     assert found.mask.shape == found.bias.shape == mask.shape
     learned = torch.zeros(5, 5, requires_grad=True)
-    assert at_the_border(learned, 5, 5).bias.requires_grad
+    assert mask_and_bias(learned, 5, 5).bias.requires_grad
 
 
 def test_a_causal_model_without_padding_takes_the_fused_path(monkeypatch):

@@ -1,7 +1,7 @@
 """Step 1: affinities score queries against keys. Small immutable objects that hold their parameters, if any.
 
-An affinity's own method is `scores`. Those whose scores are a product of two small matrices are `Factored`, and
-`attend` then never forms the scores. Others are scored in blocks of queries; `width` says how much that needs.
+The method to implement is `scores`. Affinities whose scores are a product of two small matrices are `Factored`:
+`attend` then never forms the scores. Others are scored in blocks of queries, sized by the memory that `width` states.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regard._repr import shown
 
 
 class Affinity(ABC):
-    """How alike are a query and a key (1.1 to 1.4): subclass it with `scores`, and `attend` works with it.
+    """Similarity of a query and a key (1.1 to 1.4): a subclass with `scores` works with `attend`.
 
     >>> class Minus(Affinity):
     ...     def scores(self, q, k):
@@ -33,7 +33,7 @@ class Affinity(ABC):
         """Score every query (..., Lq, dq) against every key (..., Lk, dk): (..., Lq, Lk)."""
 
     def width(self, q: Tensor, k: Tensor) -> int:
-        """Numbers held in memory for each (query, key) pair while scoring; `attend` sizes its blocks by it."""
+        """Numbers in memory per (query, key) pair while scoring; `attend` sizes its blocks by it."""
         return 1
 
     def __repr__(self) -> str:
@@ -50,8 +50,8 @@ class Factored(Affinity):
     (True, False)
     """
 
-    #: True when the products are the scores; False when they leave out a constant of each query, which the maps
-    #: that normalise a row do not see.
+    #: True when the products are the scores; False when they omit a constant per query, which does not change the
+    #: weights of maps that normalise a row.
     exact: ClassVar[bool] = True
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Factored(Affinity):
 
 
 def same_width(q: Tensor, k: Tensor) -> None:
-    """Queries and keys have one width."""
+    """Check that queries and keys have the same width."""
     if q.shape[-1] != k.shape[-1]:
         _check.complain(
             "k",
@@ -79,10 +79,10 @@ def _times(x: Tensor, w: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Dot(Factored):
-    """Inner product times `scale`, 1/sqrt(d) unless given (docs/math.md, 1.1).
+    """Inner product times `scale`, default 1/sqrt(d) (docs/math.md, 1.1).
 
     `Dot()` is scaled dot product; with softmax, `Dot(1.0)` is the Gaussian affinity of non-local networks on raw
-    features and the embedded Gaussian on projected ones. `q` and `k` have one width d.
+    features and the embedded Gaussian on projected ones. `q` and `k` have the same width d.
 
     >>> Dot(1.0).scores(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
     tensor([[11.,  2.]])
@@ -128,12 +128,12 @@ class Bilinear(Factored):
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """The queries times W, and the keys as they are."""
-        wanted = (q.shape[-1], k.shape[-1])
-        if self.weight.shape[-2:] != wanted:
+        widths = (q.shape[-1], k.shape[-1])
+        if self.weight.shape[-2:] != widths:
             _check.complain(
                 "weight",
                 f"shape {tuple(self.weight.shape)}",
-                f"the last two sizes {wanted}: the widths of q and k",
+                f"the last two sizes {widths}: the widths of q and k",
                 "Transpose it, or check the projections.",
             )
         return q @ self.weight.to(q.dtype), k
@@ -144,8 +144,8 @@ class Bilinear(Factored):
 class Concatenation(Affinity):
     """Concatenation affinity ReLU(w_q.q + w_k.k) (docs/math.md, 1.3); `w_q` (..., dq), `w_k` (..., dk), learnable.
 
-    The weight vector of the concatenated [q, k] is given in its two halves; leading dimensions, if any, broadcast with
-    those of q and k, so that heads may differ. At zero the derivative is zero.
+    `w_q` and `w_k` are the two halves of the weight vector of the concatenated [q, k]; leading dimensions, if any,
+    broadcast with those of q and k, so that heads may differ. At zero the derivative is zero.
 
     >>> affinity = Concatenation(torch.tensor([1.0]), torch.tensor([2.0]))
     >>> affinity.scores(torch.tensor([[1.0]]), torch.tensor([[3.0], [-4.0]]))
@@ -163,7 +163,7 @@ class Concatenation(Affinity):
         """Score every query against every key."""
         a, b = self.halves(q, k)
         s = a.unsqueeze(-1) + b.unsqueeze(-2)
-        return torch.where(s > 0, s, 0.0)  # not relu: torch does not say what its derivative at zero is
+        return torch.where(s > 0, s, 0.0)  # not relu: torch does not specify its derivative at zero
 
     def halves(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """w_q.q (..., Lq) and w_k.k (..., Lk)."""
@@ -178,8 +178,8 @@ class Concatenation(Affinity):
 class Additive(Affinity):
     """Bahdanau's additive score v.tanh(q + k) (docs/math.md, 1.4), with `v` (..., d), learnable.
 
-    `q` and `k` are already projected to the width d; leading dimensions of `v` broadcast with theirs. Needs d numbers
-    for each pair while it scores.
+    `q` and `k` are already projected to the width d; leading dimensions of `v` broadcast with theirs. Takes d numbers
+    of memory per pair while scoring.
 
     >>> Additive(torch.tensor([1.0, 1.0])).scores(torch.zeros(1, 2), torch.tensor([[0.5, 0.5]]))
     tensor([[0.9242]])
@@ -199,5 +199,5 @@ class Additive(Affinity):
         return _times(torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)), v)
 
     def width(self, q: Tensor, k: Tensor) -> int:
-        """The width d: tanh is taken feature by feature."""
+        """The width d: one tanh per feature."""
         return q.shape[-1]

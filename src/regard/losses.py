@@ -1,4 +1,4 @@
-"""Fenchel-Young losses: for each map the loss that belongs to it, as cross entropy belongs to softmax."""
+"""Fenchel-Young losses: for each map its loss, as cross entropy is that of softmax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from regard import _check
 from regard.maps.entmax import entmax
 from regard.maps.normmax import normmax
 
-Reduction = Literal["mean", "elementwise_mean", "sum", "none"]  # the first two are the same: entmax's word for it
+# "elementwise_mean" is the entmax package's name for "mean".
+Reduction = Literal["mean", "elementwise_mean", "sum", "none"]
 REDUCTIONS = get_args(Reduction)
 
 
@@ -28,9 +29,9 @@ def sparsemax_loss(
     reduction: Reduction = "mean",
     ignore_index: int = -100,
 ) -> Tensor:
-    """Fenchel-Young loss of sparsemax (docs/math.md, 3.1): zero as soon as the target leads by one.
+    """Fenchel-Young loss of sparsemax (docs/math.md, 3.1): zero once the target leads all other scores by one.
 
-    `entmax_loss` with alpha = 2; see there, for shapes too.
+    `entmax_loss` with alpha = 2: arguments, shapes and gradients as there.
 
     >>> sparsemax_loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
     tensor(0.)
@@ -50,13 +51,16 @@ def entmax_loss(
 ) -> Tensor:
     """Fenchel-Young loss of entmax, Omega*(s) + Omega(y) - <s, y> (docs/math.md, 3.1); alpha = 1 is cross entropy.
 
-    `alpha` is a number > 0, as for `entmax`. `s` has classes along `dim`. `target` holds class numbers, in the shape of
-    `s` without `dim`, or distributions, in the shape of `s`. Class numbers equal to `ignore_index` count nowhere; if
-    all are ignored the mean is zero. `mask` is boolean, True where a class takes part. `reduction` is "mean" (the same
-    as "elementwise_mean", the entmax package's name), "sum", or "none", one loss for each row.
+    `s`: scores, with classes along `dim`.
+    `target`: class indices, in the shape of `s` without `dim`, or distributions, in the shape of `s`.
+    `alpha`: a number > 0, as for `entmax`; default 1.5.
+    `dim`: the axis of the classes; default the last.
+    `mask`: boolean, True where a class takes part; default None, all do.
+    `reduction`: "mean" (default; also "elementwise_mean", the entmax package's name), "sum", or "none", a loss per row.
+    `ignore_index`: rows with this class index are left out; if all are, the mean is zero; default -100.
 
     Never negative, and zero where entmax(s) = y. The gradient in `s` is entmax(s) - y, exactly, and is differentiable
-    again; in a distribution `target` that asks for it, the gradient is that of Omega(y) - <s, y>.
+    again; in a distribution `target` that requires a gradient, it is that of Omega(y) - <s, y>.
 
     >>> s = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
     >>> entmax_loss(s, torch.tensor([1])).backward()
@@ -103,7 +107,12 @@ def _fenchel_young(
     reduction: Reduction,
     ignore_index: int,
 ) -> Tensor:
-    """Omega*(s) + Omega(y) - <s, y> of each row (3.1), reduced; `omega` gives one number a row."""
+    """Omega*(s) + Omega(y) - <s, y> per row (3.1), reduced.
+
+    `map`: from scores to weights; takes `dim` and `mask`.
+    `omega`: the regulariser of the map, from distributions and the axis of the classes to one number per row.
+    The others: as in `entmax_loss`.
+    """
     _check.floating("s", s, min_dims=1)
     if reduction not in REDUCTIONS:
         expected = "'mean' (or 'elementwise_mean'), 'sum' or 'none'"
@@ -130,7 +139,7 @@ def _fenchel_young(
 
 
 def _as_distribution(target: Tensor, s: Tensor, dim: int, ignore_index: int) -> tuple[Tensor, Tensor | None]:
-    """The target as distributions in the shape of s, and, for class numbers, which of them count."""
+    """The target as distributions in the shape of s; for class indices also a mask, False where they are ignored."""
     if not isinstance(target, Tensor):
         _check.complain("target", type(target).__name__, "a tensor", "Convert it with torch.as_tensor.", TypeError)
     classes = s.shape[dim]
@@ -159,14 +168,14 @@ def _tsallis(p: Tensor, dim: int, alpha: float) -> Tensor:
     """Negative Tsallis entropy of rows: the sum of (p^alpha - p) / (alpha (alpha - 1)), of p ln p at alpha = 1."""
     if alpha > 1:
         return ((p**alpha - p) / (alpha * (alpha - 1))).sum(dim)
-    live = p > 0  # at zero the slope is infinite, and is taken as zero
-    q = torch.where(live, p, 1.0)
+    positive = p > 0  # at zero the slope is infinite, and is taken as zero
+    q = torch.where(positive, p, 1.0)
     term = q * q.log() if alpha == 1 else (q**alpha - q) / (alpha * (alpha - 1))
-    return torch.where(live, term, 0.0).sum(dim)
+    return torch.where(positive, term, 0.0).sum(dim)
 
 
 def _norm(p: Tensor, dim: int, alpha: float) -> Tensor:
-    """The alpha-norm of rows; against their largest entry, because high powers of small numbers are zero."""
+    """The alpha-norm of rows, scaled by their largest entry: high powers of small numbers underflow to zero."""
     top = p.detach().amax(dim, keepdim=True)
     top = torch.where(top > 0, top, 1.0)
     total = ((p / top) ** alpha).sum(dim)
@@ -174,7 +183,7 @@ def _norm(p: Tensor, dim: int, alpha: float) -> Tensor:
 
 
 class _Linear(Function):
-    """<s, p - y> term by term, with p - y as its derivative in s: what p does is accounted for by duality."""
+    """<s, p - y> term by term, with the derivative p - y in s: by duality the derivative of p does not enter."""
 
     @staticmethod
     def forward(s: Tensor, p: Tensor, y: Tensor) -> Tensor:

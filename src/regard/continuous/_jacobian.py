@@ -1,4 +1,4 @@
-"""An expectation whose derivatives are known in closed form, as one step of autograd."""
+"""An expectation whose derivatives are known in closed form, as one autograd function."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def with_jacobian(compute: Compute, mean: Tensor, covariance: Tensor) -> Tensor:
     `mean` (..., d), `covariance` (..., d, d); `compute` returns r (..., N), dr/dmean (..., N, d) and dr/dcovariance
     (..., N, d, d). Differentiable once: a second derivative raises instead of being silently wrong.
     """
-    what = "an expectation by chord quadrature (unlike one of a FourierBasis)"
-    result: Tensor = _Expectation.apply(once(mean, what), once(covariance, what), compute)[0]
+    operation = "an expectation by chord quadrature (unlike one of a FourierBasis)"
+    result: Tensor = _Expectation.apply(once(mean, operation), once(covariance, operation), compute)[0]
     return result
 
 

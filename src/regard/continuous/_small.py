@@ -1,4 +1,4 @@
-"""Linear algebra of many very small symmetric matrices: in one and two dimensions written out, otherwise by Cholesky.
+"""Linear algebra of batches of very small symmetric matrices: explicit for d = 1 and 2, otherwise by Cholesky.
 
 Every function takes (..., d, d) and is an ordinary, differentiable tensor expression.
 """
@@ -88,11 +88,11 @@ def quadratic(x: Tensor, matrix: Tensor) -> Tensor:
     d = x.shape[-1]
     if d > 3:
         return ((x.unsqueeze(-2) @ matrix).squeeze(-2) * x).sum(-1)
-    # Many products of tiny matrices are slow; a few of long rows of numbers are not.
-    each = x.unbind(-1)
-    total = each[0].square() * matrix[..., 0, 0]
+    # Batched products of tiny matrices are slow; element-wise products of long vectors are not.
+    coordinates = x.unbind(-1)
+    total = coordinates[0].square() * matrix[..., 0, 0]
     for i in range(1, d):
-        total = total + each[i].square() * matrix[..., i, i]
+        total = total + coordinates[i].square() * matrix[..., i, i]
         for j in range(i):
-            total = total + 2 * each[i] * each[j] * matrix[..., i, j]
+            total = total + 2 * coordinates[i] * coordinates[j] * matrix[..., i, j]
     return total

@@ -56,15 +56,24 @@ def continuous_attention(
 ) -> Attended:
     """The expectation of a continuous value function under a density fitted to discrete weights: equation (5.28).
 
-    c = H (G r) with r = E_p[psi]: `values` H (..., L, D), `weights` (..., L), or (..., Q, L) for Q queries on the same
-    values. The density is `match_moments(weights, locations, alpha)`, or with more `components` `fit_mixture` with
-    these `iterations`, `init` and `mixing`. G is `ridge(locations, basis, penalty, padding)`, or the `operator` (L, N)
-    if you keep it yourself, in a module's buffer say. B = H G is never formed: the effective weights w = G r say what
-    each location contributed (they may be negative, and need not sum to one).
+    c = H (G r) with r = E_p[psi] and H the values. B = H G is never formed: the effective weights w = G r say what each
+    location contributed (they may be negative, and need not sum to one).
 
-    `mask` (broadcasts to weights), True = takes part: masked locations enter neither the density nor the regression,
-    and a row without any location has a context of zero. Differentiable in values and weights. Half-precision weights
-    are worked with in float32, and the results come in the dtypes of values and weights.
+    `values`: H, (..., L, D).
+    `weights`: (..., L), or (..., Q, L) for Q queries on the same values; divided by their sum.
+    `locations`: where the values are, L of them; an (L, d) tensor is taken as bare points.
+    `basis`: N functions of which the value function is a combination.
+    `alpha`: family of the density, 1 (Gaussian), 2 (paraboloid), 3/2 or 4/3; default 1.
+    `components`: 1 fits by `match_moments`, more fit a mixture by `fit_mixture`; default 1.
+    `iterations`, `init`, `mixing`: as in `fit_mixture`; unused with one component.
+    `penalty`, `padding`: as in `ridge`, which solves for G.
+    `operator`: G (L, N) that was solved before, a module's buffer for example, in place of penalty and padding.
+    `mask`: boolean, broadcasts to weights, True = takes part. Masked locations enter neither the density nor the
+    regression; a row without any location has a context of zero.
+    `chords`: nodes of the quadrature, where there is one; default depends on the dtype.
+
+    Differentiable in values and weights. Half-precision weights are computed in float32; results have the dtypes of
+    values and weights.
 
     >>> import torch
     >>> from regard import continuous as C
@@ -97,11 +106,16 @@ def read_out(
     mask: Tensor | None = None,
     chords: int | None = None,
 ) -> Attended:
-    """The expectation of the value function under a density that you already have: equation (5.28).
+    """The expectation of the value function under an existing density: equation (5.28).
 
-    `values` (..., L, D), `density` with batch (...), or (..., Q) for Q queries on the same values; `operator` (L, N) or
-    (..., L, N) from `ridge`; `mask` (..., L) as in `continuous_attention`. Differentiable in the values and in the
-    parameters of the density.
+    `values`: (..., L, D).
+    `density`: batch shape (...), or (..., Q) for Q queries on the same values.
+    `basis`: the N functions that `operator` was solved for.
+    `operator`: (L, N) or (..., L, N), from `ridge`.
+    `mask`: (..., L), as in `continuous_attention`; default None, every location takes part.
+    `chords`: as in `continuous_attention`.
+
+    Differentiable in the values and in the parameters of the density.
 
     >>> import torch
     >>> from regard import continuous as C

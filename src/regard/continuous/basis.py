@@ -27,7 +27,7 @@ class Basis(ABC):
     """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
-        """Keep float64 copies; they are cast to the dtype of whatever they meet."""
+        """Keep float64 copies; `like` casts them to the dtype of an operand."""
         for name, x in tensors.items():
             _check.floating(name, x)
             _check.finite(name, x)
@@ -35,7 +35,7 @@ class Basis(ABC):
                 _check.complain(name, "a tensor with gradient", "fixed numbers", "Pass it through .detach().")
         self._tensors = {name: x.double() for name, x in tensors.items()}
         self._cast: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
-        # Solved ridge operators, for as long as their locations live: see `ridge`.
+        # Cache of ridge operators, for as long as their locations live: see `ridge`.
         self.operators: WeakKeyDictionary[Locations, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
 
     def like(self, x: Tensor) -> dict[str, Tensor]:
@@ -44,7 +44,7 @@ class Basis(ABC):
         if key in self._cast:
             return self._cast[key]
         cast = {name: y.to(x.device, key[0]) for name, y in self._tensors.items()}
-        if not torch.compiler.is_compiling():  # what a tracer makes has no numbers in it
+        if not torch.compiler.is_compiling():  # a traced tensor has no values to cache
             self._cast[key] = cast
         return cast
 
@@ -70,7 +70,13 @@ class Basis(ABC):
 
     @abstractmethod
     def under_ball(self, mean: Tensor, covariance: Tensor, p: int, chords: int | None = None) -> Tensor:
-        """E[psi] under the density (1 - |u|^2)^p with that mean and covariance: (..., d), (..., d, d) -> (..., N)."""
+        """E[psi] under a density proportional to (1 - |u|^2)^p on an ellipsoid, (..., N).
+
+        `mean`: (..., d), of the density.
+        `covariance`: (..., d, d), of the density.
+        `p`: 1, 2 or 3.
+        `chords`: nodes of the quadrature, where there is one; default depends on the dtype.
+        """
 
 
 def only_one_or_two(what: str, dimensions: int) -> None:

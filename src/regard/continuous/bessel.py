@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Where the alternating power series hands over to the upward recurrence (kappa), and its number of terms. torch's own
-# J_0 and J_1 are good to 1e-7 only, in float64 too, so float64 starts the recurrence from Hankel's expansion, which
-# needs a larger kappa.
-_HAND_OVER = {torch.float32: (6.0, 24), torch.float64: (14.0, 50)}
+# The kappa from which the upward recurrence replaces the alternating power series, and the terms of that series.
+# torch's J_0 and J_1 are accurate to 1e-7 only, in float64 too, so float64 starts the recurrence from Hankel's
+# expansion, which needs a larger kappa.
+_SERIES_UP_TO = {torch.float32: (6.0, 24), torch.float64: (14.0, 50)}
 
 
 def normalised_bessel(z: Tensor, order: float) -> Tensor:
     """Lambda_n(z) of equation (5.19) for an order n = 0, 1/2, 1, 3/2, ...
 
-    `z` (...) >= 0 -> (...). Differentiable as often as one likes, in closed form: dLambda_n / dz = -Lambda_(n+1) / (4
-    (n + 1)). There is no singularity at z = 0.
+    `z` (...) >= 0 -> (...). Differentiable any number of times, in closed form: dLambda_n / dz = -Lambda_(n+1) /
+    (4 (n + 1)). There is no singularity at z = 0.
 
     >>> normalised_bessel(torch.tensor([0.0, 1.0]), 0.5)          # sin(kappa) / kappa
     tensor([1.0000, 0.8415])
@@ -39,7 +39,7 @@ class _NormalisedBessel(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, order: float) -> Tensor:
-        kappa, terms = _HAND_OVER[z.dtype]
+        kappa, terms = _SERIES_UP_TO[z.dtype]
         series = _series(z.clamp_max(kappa**2), order, terms)
         return torch.where(z < kappa**2, series, _recurrence(z.clamp_min(kappa**2), order))
 
@@ -66,21 +66,21 @@ def _recurrence(z: Tensor, order: float) -> Tensor:
     """Upwards from J_0, J_1 or from cosine and sine: Lambda_(n+1) = 4 n (n+1) (Lambda_n - Lambda_(n-1)) / z."""
     kappa = z.sqrt()
     if float(order).is_integer():
-        below, here, n = _hankel(kappa, 0), 2 * _hankel(kappa, 1) / kappa, 1.0
+        previous, current, n = _hankel(kappa, 0), 2 * _hankel(kappa, 1) / kappa, 1.0
     else:
-        below, here, n = kappa.cos(), kappa.sin() / kappa, 0.5
+        previous, current, n = kappa.cos(), kappa.sin() / kappa, 0.5
     if order < n:
-        return below
+        return previous
     while n < order:
-        below, here, n = here, 4 * n * (n + 1) * (here - below) / z, n + 1
-    return here
+        previous, current, n = current, 4 * n * (n + 1) * (current - previous) / z, n + 1
+    return current
 
 
 def _hankel(kappa: Tensor, order: int) -> Tensor:
-    """J_n, n = 0 or 1, far out: sqrt(2 / (pi kappa)) (P cos(chi) - Q sin(chi)), chi = kappa - (2 n + 1) pi / 4."""
+    """J_n, n = 0 or 1, large kappa: sqrt(2 / (pi kappa)) (P cos(chi) - Q sin(chi)), chi = kappa - (2 n + 1) pi / 4."""
     if kappa.dtype == torch.float32:
-        own: Tensor = torch.special.bessel_j0(kappa) if order == 0 else torch.special.bessel_j1(kappa)
-        return own
+        bessel: Tensor = torch.special.bessel_j0(kappa) if order == 0 else torch.special.bessel_j1(kappa)
+        return bessel
     term = torch.ones_like(kappa)
     real, imaginary = torch.ones_like(kappa), torch.zeros_like(kappa)
     for m in range(1, 27):

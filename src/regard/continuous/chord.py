@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-# A chord shorter than this, in standard deviations, goes through the series: the closed form would cancel.
+# Half chords shorter than this, in standard deviations, are integrated by the series: the closed form would cancel.
 SHORT = 1.5
 _TERMS = 14
 _ROOT_2PI = math.sqrt(2 * math.pi)
@@ -64,7 +64,7 @@ def _odd_power(x: Tensor, n: int) -> Tensor:
 
 def series(delta: Tensor, h: Tensor, p: int, q: int) -> ChordIntegrals:
     """The same by Taylor's series around the middle of the chord, for h up to SHORT: equation (5.16)."""
-    # Beyond 13 standard deviations the density is zero in either precision, and Hermite polynomials are not.
+    # Beyond 13 standard deviations the density is negligible, and Hermite polynomials of high degree are not.
     delta = delta.clamp(-13, 13)
     square = h * h
     hermite = [normal(delta), delta * normal(delta)]

@@ -85,7 +85,7 @@ class Density(ABC):
 
     @abstractmethod
     def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
-        """r = E[psi(t)]: (..., N). `chords` replaces the number of chords, where there is quadrature."""
+        """r = E[psi(t)]: (..., N). `chords`: nodes of the quadrature, where there is one; default by dtype."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -107,8 +107,8 @@ class Density(ABC):
     def _repr_png_(self) -> bytes | None:
         """The picture that a notebook shows, or None without matplotlib.
 
-        Pictures are a layer above this one and need matplotlib, which the core does without: so they are looked up by
-        name, and only when a notebook asks.
+        `regard.show` is a layer above this one and needs matplotlib, which the core does not: it is imported by name,
+        and only when a notebook asks for the picture.
         """
         try:
             png: bytes | None = importlib.import_module("regard.show").png(self)
@@ -138,7 +138,8 @@ class Elliptical(Density):
         inverse, logdet = _small.inverse_and_logdet(self.covariance)
         return _small.quadratic(value - self.mean, inverse), logdet
 
-    def _fits(self, basis: Basis) -> None:
+    def _check_basis(self, basis: Basis) -> None:
+        """The basis has the dimension of the density."""
         if basis.dimensions != self.mean.shape[-1]:
             d = self.mean.shape[-1]
             _check.complain("basis", f"a basis in {basis.dimensions} dimensions", f"{d}", "Use on_grid or on_line.")
@@ -188,7 +189,7 @@ class Gaussian(Elliptical):
 
     def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
         """r = E[psi(t)]: (..., N)."""
-        self._fits(basis)
+        self._check_basis(basis)
         return basis.under_gaussian(self.mean, self.covariance, chords)
 
     def entropy(self) -> Tensor:
@@ -251,7 +252,7 @@ class BetaGaussian(Elliptical):
 
     def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
         """r = E[psi(t)]: (..., N)."""
-        self._fits(basis)
+        self._check_basis(basis)
         return basis.under_ball(self.mean, self.covariance, self.power, chords)
 
     def entropy(self) -> Tensor:
@@ -264,8 +265,9 @@ class BetaGaussian(Elliptical):
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
         """Draws that are differentiable in mean and covariance, (*sample_shape, ..., d)."""
         direction = torch.nn.functional.normalize(_normal_like(self.mean, sample_shape), dim=-1)
-        half, other = direction.new_tensor(self.mean.shape[-1] / 2), direction.new_tensor(self.power + 1.0)
-        radius = torch.distributions.Beta(half, other).sample(direction.shape[:-1]).sqrt()
+        # |u|^2 has the distribution Beta(d / 2, p + 1).
+        first, second = direction.new_tensor(self.mean.shape[-1] / 2), direction.new_tensor(self.power + 1.0)
+        radius = torch.distributions.Beta(first, second).sample(direction.shape[:-1]).sqrt()
         return self.image(direction * radius.unsqueeze(-1), float(self._ratio))
 
 
@@ -285,7 +287,7 @@ class Paraboloid(BetaGaussian):
 
 
 def power_of(alpha: float) -> int:
-    """p = 1 / (alpha - 1) for the values of alpha above one that have one of the powers 1, 2, 3."""
+    """p = 1 / (alpha - 1), which must be 1, 2 or 3."""
     _check.number("alpha", alpha, above=1)
     power = 1 / (alpha - 1)
     if round(power) not in (1, 2, 3) or abs(power - round(power)) > 1e-6:

@@ -1,7 +1,7 @@
 """Weighted expectation-maximisation for Gaussian mixtures, in the log domain: equations (5.23) to (5.26).
 
-Legend: (...) batch, of restarts and examples alike; K components, L locations, d dimensions. All in float64, which is
-what lets moments be products with [1, t, t t'] instead of sums over centred locations: fewer passes, and no digit lost.
+Legend: (...) batch, of restarts and examples alike; K components, L locations, d dimensions. All in float64, so that
+moments can be products with [1, t, t t'], in fewer passes than sums over centred locations, without loss of precision.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from regard.continuous import _small
 from regard.continuous.locations import Locations
 from regard.continuous.moments import moments
 
-# The log mixing weight of a component that does not take part: exp of it is zero, and sums with it stay finite.
+# Log mixing weight of a component that does not take part: its exp is zero, and sums with it stay finite.
 ABSENT = -1e30
-# The mass below which a component has died.
-_BREATH = 1e-30
+# Mass below which a component counts as empty; added to denominators.
+_EMPTY = 1e-30
 
 
 class Components(NamedTuple):
@@ -64,26 +64,31 @@ def likelihood(w: Tensor, joint: Tensor) -> Tensor:
 
 
 def m_step(w: Tensor, gamma: Tensor, where: Locations, present: Tensor | None = None) -> Components:
-    """Mass, mean and covariance of each component for responsibilities (..., K, L): equation (5.26).
+    """Mixing weight, mean and covariance of each component: equation (5.26).
 
-    A component that has lost its mass falls back on the moments of all the weights: nothing is divided by zero.
+    `w`: weights of the locations, (..., L).
+    `gamma`: responsibilities, (..., K, L).
+    `where`: the L locations.
+    `present`: boolean (..., K), False for components that take no part; default None, all do.
+
+    An empty component falls back on the moments of all the weights: nothing is divided by zero.
     """
     d = where.dimensions
     sums = (w.unsqueeze(-2) * gamma) @ features(where).mT
-    everything = sums.sum(-2, keepdim=True)
+    totals = sums.sum(-2, keepdim=True)
     mass = sums[..., :1]
-    # A row without any weight keeps a mass of zero everywhere; one more breath divides its zeros.
-    average = (sums + _BREATH * everything) / (mass + _BREATH * (everything[..., :1] + (everything[..., :1] == 0)))
+    # A row without any weight has a total of zero: then the denominator is _EMPTY, and the average zero.
+    average = (sums + _EMPTY * totals) / (mass + _EMPTY * (totals[..., :1] + (totals[..., :1] == 0)))
     mean, second = average[..., 1 : 1 + d], _small.matrices(average[..., 1 + d :])
     covariance = second - mean.unsqueeze(-1) * mean.unsqueeze(-2) + where.within
-    log_mixing = (mass.squeeze(-1) + _BREATH).log()
+    log_mixing = (mass.squeeze(-1) + _EMPTY).log()
     if present is not None:
         log_mixing = torch.where(present, log_mixing, ABSENT)
     return Components(log_mixing, mean, covariance)
 
 
 def iterate(w: Tensor, state: Components, where: Locations, iterations: int) -> Components:
-    """That many E and M steps from `state`, unrolled: the gradient flows through all of them."""
+    """`iterations` E and M steps on weights `w` (..., L) from `state`, unrolled: gradients flow through all of them."""
     present = state.log_mixing > ABSENT / 2
     for _ in range(iterations):
         state = m_step(w, log_joint(state, where).softmax(-2), where, present)
@@ -91,32 +96,42 @@ def iterate(w: Tensor, state: Components, where: Locations, iterations: int) -> 
 
 
 def by_regions(w: Tensor, where: Locations, components: int, takes_part: Tensor) -> Components:
-    """Moment matching in equal parts of the box: halves, quadrants, otherwise as near to a square array as K allows.
+    """Starts by moment matching in K equal regions of the box: halves, quadrants, or as near to square as K allows.
 
-    A little uniform weight keeps a region without any weight where it is.
+    `w`: weights, (..., L).
+    `where`: the L locations.
+    `components`: K.
+    `takes_part`: one where a location takes part, else zero, (..., L). A uniform weight of 1e-6 on these keeps the
+    component of a region without weight inside its region.
     """
     columns = max(c for c in range(1, math.isqrt(components) + 1) if components % c == 0)
     low = where.points.amin(0) - where.sides / 2
     size = where.points.amax(0) + where.sides / 2 - low
-    place = (where.points - low) / torch.where(size > 0, size, 1)
+    relative = (where.points - low) / torch.where(size > 0, size, 1)
     if where.dimensions == 1:
-        region = (place[:, 0] * components).long().clamp(0, components - 1)
+        region = (relative[:, 0] * components).long().clamp(0, components - 1)
     else:
         rows = components // columns
-        row = (place[:, 1] * rows).long().clamp(0, rows - 1)
-        region = row * columns + (place[:, 0] * columns).long().clamp(0, columns - 1)
+        row = (relative[:, 1] * rows).long().clamp(0, rows - 1)
+        region = row * columns + (relative[:, 0] * columns).long().clamp(0, columns - 1)
     inside = region == torch.arange(components, device=region.device).unsqueeze(-1)
-    some = 1e-6 * takes_part / takes_part.sum(-1, keepdim=True).clamp_min(1)
-    return m_step(w + some, inside.to(w).expand(*w.shape[:-1], -1, -1), where)
+    uniform = 1e-6 * takes_part / takes_part.sum(-1, keepdim=True).clamp_min(1)
+    return m_step(w + uniform, inside.to(w).expand(*w.shape[:-1], -1, -1), where)
 
 
 def at_random(
     w: Tensor, where: Locations, counts: Tensor, largest: int, generator: torch.Generator | None
 ) -> Components:
-    """Random starts (S, ..., K), one for each entry of counts (S,), which says how many of the K take part.
+    """S random starts, (S, ..., K).
 
-    Means are locations drawn without replacement by weight (Gumbel's trick), covariances that of all the weights,
-    mixing equal.
+    Means are locations drawn without replacement by weight (Gumbel top-k), the covariance is that of all the weights,
+    mixing weights are equal.
+
+    `w`: weights, (..., L).
+    `where`: the L locations.
+    `counts`: how many of the K components take part in each start, (S,).
+    `largest`: K.
+    `generator`: of the random numbers; default torch's own.
     """
     shape = (len(counts), *w.shape)
     uniform = torch.rand(shape, generator=generator, device=w.device, dtype=w.dtype)

@@ -37,15 +37,21 @@ def fit_mixture(
 ) -> Mixture:
     """A mixture of K densities by weighted EM: equations (5.22) to (5.26).
 
-    `weights` (..., L) are nonnegative and are divided by their sum; `mask` as in `match_moments`. Starts: "regions"
-    (moment matching in halves, quadrants, ...), "random" (means drawn by weight; with `restarts` above one the start
-    with the highest likelihood wins, for each example), or a Mixture. A fixed number of `iterations` is unrolled; the
-    gradient flows through them to the weights. A component that loses its mass keeps a finite mean and covariance, and
-    its gradient fades with it.
+    `weights`: (..., L), nonnegative; divided by their sum.
+    `locations`: where they are, L of them; an (L, d) tensor is taken as bare points.
+    `components`: K; default 2.
+    `iterations`: of EM, a fixed number, unrolled; default 5.
+    `init`: the start: "regions" (default), moment matching in halves, quadrants, ...; "random", means drawn by weight;
+    or a Mixture.
+    `restarts`: random starts, of which each example keeps the one with the highest likelihood; default 1.
+    `alpha`: family of the components, which keep their moments: 1 (Gaussian), 2 (paraboloid), 3/2 or 4/3; default 1.
+    `mixing`: "em" (default), or "sparsemax", which replaces the mixing weights by sparsemax of their logarithms: a
+    component with less than about a third of the largest one's mass is dropped, so that the number of modes varies.
+    `mask`: as in `match_moments`.
+    `generator`: of the random starts; default torch's own.
 
-    `alpha` other than one turns the components into paraboloids or their relatives with the same moments.
-    `mixing="sparsemax"` replaces the mixing weights by sparsemax of their logarithms: a component with less than about
-    a third of the largest one's mass is dropped, so that the number of modes varies by itself.
+    Differentiable in the weights, through all iterations. A component that loses its mass keeps a finite mean and
+    covariance, and its gradient goes to zero with it.
 
     >>> from regard.continuous import line
     >>> mix = fit_mixture(torch.tensor([[0.5, 0.0, 0.0, 0.5]]), line(4))
@@ -61,16 +67,16 @@ def fit_mixture(
     if restarts > 1 and init != "random":
         _check.complain("restarts", restarts, 'one, unless init="random"', "There is nothing to draw again.")
     if isinstance(init, Mixture):
-        start = _given(init, w, components, where.dimensions)
+        start = _start_from(init, w, components, where.dimensions)
     else:
         _check.choice("init", init, ("regions", "random"))
-        _enough(components, where)
+        _check_enough(components, where)
         if init == "regions":
             start = em.by_regions(w, where, components, _takes_part(w, mask))
         else:
             counts = torch.full((restarts,), components, device=w.device)
             start = em.at_random(w, where, counts, components, generator)
-            start = start.pick(_best(w, start, where, iterations, [components] * restarts).argmax(0))
+            start = start.pick(_likelihoods(w, start, where, iterations, [components] * restarts).argmax(0))
     return _mixture(em.iterate(w, start, where, iterations), alpha, mixing, weights.dtype)
 
 
@@ -90,15 +96,20 @@ def select_mixture(
 ) -> Mixture:
     """The mixture with the number of components that minimises -2 logL + P(K), for each example: equation (5.27).
 
-    Every number K up to `max_components` and every restart is fitted to all examples at once, without gradient; the
-    winner of each example is then fitted again from the same start with it. `mix.components` is the K of each example;
-    components beyond it have a mixing weight of zero.
+    Every K up to `max_components` and every restart is fitted to all examples at once, without gradient; the best start
+    of each example is then fitted again with gradient. `mix.components` is the K of each example; components beyond it
+    have a mixing weight of zero. logL is the weighted likelihood (5.24), a mean over the weights, not a sum over L.
 
-    logL is the weighted likelihood (5.24), the mean over the weights and not a sum over L points, so `penalty` is a
-    price per unit of weight. Criteria: "components", P = penalty K (the thesis); "parameters", P = penalty (K (1 + d (d
-    + 3) / 2) - 1); "aic" and "bic", P = 2 / n or log(n) / n times that number of parameters, with n = (sum w)^2 / sum
-    w^2 the effective number of observations, at least e. With equal weights these are the textbook's, divided by n;
-    they take no `penalty`.
+    `weights`: (..., L), nonnegative; divided by their sum.
+    `locations`: where they are, L of them; an (L, d) tensor is taken as bare points.
+    `max_components`: the largest K; default 5.
+    `restarts`: random starts for each K above one; default 3.
+    `penalty`: per component or parameter, per unit of weight; default 0.1. "aic" and "bic" do not use it.
+    `criterion`: "components" (default), P = penalty K (the thesis); "parameters", P = penalty (K (1 + d (d + 3) / 2) -
+    1); "aic" and "bic", P = 2 / n or log(n) / n times that number of parameters, with n = (sum w)^2 / sum w^2 the
+    effective number of observations, at least e. With equal weights these are the textbook's, divided by n.
+    `iterations`: of EM; default 20.
+    `alpha`, `mixing`, `mask`, `generator`: as in `fit_mixture`.
 
     >>> from regard.continuous import grid
     >>> w = torch.zeros(1, 14, 14); w[0, 2:4, 2:4] = 1; w[0, 10:12, 9:11] = 1
@@ -113,25 +124,30 @@ def select_mixture(
     _check.count("iterations", iterations, at_least=1)
     _check.number("penalty", penalty, at_least=0)
     _check.choice("criterion", criterion, ("components", "parameters", "aic", "bic"))
-    _enough(max_components, where)
-    # One start for K = 1, where EM has one answer.
+    _check_enough(max_components, where)
+    # One start for K = 1, where EM has one solution.
     numbers = [1] + [k for k in range(2, max_components + 1) for _ in range(restarts)]
     counts = torch.tensor(numbers, device=w.device)
     start = em.at_random(w, where, counts, max_components, generator)
-    score = -2 * _best(w, start, where, iterations, numbers)
-    price = _price(w.detach(), counts, where.dimensions, penalty, criterion)
+    score = -2 * _likelihoods(w, start, where, iterations, numbers)
+    complexity = _complexity(w.detach(), counts, where.dimensions, penalty, criterion)
     # Fits that tie but for rounding go to the smaller K, which comes first.
     tie = 1e-6 * counts.reshape(-1, *[1] * (w.dim() - 1))
-    chosen = (score + price + tie).argmin(0)
+    chosen = (score + complexity + tie).argmin(0)
     return _mixture(em.iterate(w, start.pick(chosen), where, iterations), alpha, mixing, weights.dtype)
 
 
 def log_likelihood(
     mixture: Mixture, weights: Tensor, locations: Locations | Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """The weighted log-likelihood that EM climbs, (...): equation (5.24), of the Gaussian mixture with these moments.
+    """The weighted log-likelihood that EM maximises, (...): equation (5.24), for the Gaussians with these moments.
 
-    Each cell counts with the mean of its log-density, and weights are divided by their sum. Differentiable.
+    `mixture`: batch shape (...).
+    `weights`: (..., L), nonnegative; divided by their sum.
+    `locations`: where they are; each cell counts with the mean of its log-density.
+    `mask`: as in `match_moments`.
+
+    Differentiable.
 
     >>> from regard.continuous import line
     >>> w = torch.tensor([0.7, 0.1, 0.1, 0.1])
@@ -146,7 +162,7 @@ def log_likelihood(
     return em.likelihood(w, em.log_joint(state, where)).to(mixture.mean.dtype)
 
 
-def _price(w: Tensor, counts: Tensor, dimensions: int, penalty: float, criterion: Criterion) -> Tensor:
+def _complexity(w: Tensor, counts: Tensor, dimensions: int, penalty: float, criterion: Criterion) -> Tensor:
     """P(K) of equation (5.27) for each start, (S, ...)."""
     k = counts.reshape(-1, *[1] * (w.dim() - 1)).to(w)
     if criterion == "components":
@@ -158,20 +174,20 @@ def _price(w: Tensor, counts: Tensor, dimensions: int, penalty: float, criterion
     return parameters * (2 / n if criterion == "aic" else n.log() / n)
 
 
-def _best(w: Tensor, start: em.Components, where: Locations, iterations: int, numbers: list[int]) -> Tensor:
-    """The likelihood that each start arrives at, (S, ...), where start s has numbers[s] components.
+def _likelihoods(w: Tensor, start: em.Components, where: Locations, iterations: int, numbers: list[int]) -> Tensor:
+    """The likelihood after EM from each start, (S, ...), where start s has numbers[s] components.
 
-    One start of all examples at a time, and without the components that take no part: what is worked on stays small
-    enough for the processor's cache, which is worth more than a longer batch.
+    One start of all examples at a time, and without the components that take no part: the working set then fits the
+    processor's cache, which is faster than one long batch.
     """
-    found = []
+    likelihoods = []
     with torch.no_grad():
         for s, k in enumerate(numbers):
             state = em.Components(
                 start.log_mixing[s, ..., :k], start.mean[s, ..., :k, :], start.covariance[s, ..., :k, :, :]
             )
-            found.append(em.likelihood(w, em.log_joint(em.iterate(w, state, where, iterations), where)))
-    return torch.stack(found)
+            likelihoods.append(em.likelihood(w, em.log_joint(em.iterate(w, state, where, iterations), where)))
+    return torch.stack(likelihoods)
 
 
 def _mixture(state: em.Components, alpha: float, mixing: Mixing, dtype: torch.dtype) -> Mixture:
@@ -187,7 +203,8 @@ def _components(mixture: Mixture) -> em.Components:
     return em.Components(logs, mixture.parts.mean, mixture.parts.covariance)
 
 
-def _given(init: Mixture, w: Tensor, components: int, dimensions: int) -> em.Components:
+def _start_from(init: Mixture, w: Tensor, components: int, dimensions: int) -> em.Components:
+    """The parameters of a mixture that the caller passed, if it has the right shape."""
     expected = (*w.shape[:-1], components, dimensions)
     if init.parts.mean.shape != expected:
         got = f"a mixture with means of shape {tuple(init.parts.mean.shape)}"
@@ -199,6 +216,7 @@ def _takes_part(w: Tensor, mask: Tensor | None) -> Tensor:
     return torch.ones_like(w) if mask is None else mask.to(w).expand_as(w)
 
 
-def _enough(components: int, where: Locations) -> None:
+def _check_enough(components: int, where: Locations) -> None:
+    """There are at least as many locations as components."""
     if components > len(where):
         _check.complain("components", components, f"at most {len(where)}, the locations", "Ask for fewer.")

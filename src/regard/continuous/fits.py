@@ -1,7 +1,7 @@
 """How weights become a density, as a value: the functions of `moments` and `fit` with their parameters fixed.
 
 `MatchMoments(2)`, `functools.partial(match_moments, alpha=2)` and {"name": "match_moments", "alpha": 2} in a
-configuration are one fit. `as_fit` makes the value of whatever a caller wrote.
+configuration are the same fit. `as_fit` turns each of these spellings into the value.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class MatchMoments(FitValue):
 @final
 @dataclass(frozen=True)
 class FitMixture(FitValue):
-    """See `fit_mixture`: so many densities, by weighted EM (5.22).
+    """See `fit_mixture`: a mixture of `components` densities, by weighted EM (5.22).
 
     >>> FitMixture(2).components, FitMixture(4, mixing="sparsemax").iterations
     (2, 5)

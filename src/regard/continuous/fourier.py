@@ -23,8 +23,8 @@ class FourierBasis(Basis):
     `numbers` (N, d) holds the k_i, usually whole numbers. The functions are orthonormal on the unit box, and on the
     centres of a grid with more cells than frequencies, so ridge regression needs no solve. Outside the box they mirror
     it. A product of cosines is a mean of cosines of sums, so the expectation is a characteristic function: exp(-w' S w
-    / 2) under a Gaussian, a Bessel function under a truncated density (5.19). Differentiable in mean and covariance, as
-    often as wanted.
+    / 2) under a Gaussian, a Bessel function under a truncated density (5.19). Differentiable in mean and covariance,
+    any number of times.
 
     >>> basis = FourierBasis.on_grid(10, 10)
     >>> len(basis), basis(torch.rand(5, 2)).shape
@@ -76,8 +76,10 @@ class FourierBasis(Basis):
 
     def __call__(self, t: Tensor) -> Tensor:
         """psi(t): (..., d) -> (..., N)."""
-        mine = self.like(t)
-        return (torch.cos(t.to(mine["waves"].dtype).unsqueeze(-2) * mine["waves"]).prod(-1) * mine["scale"]).to(t.dtype)
+        tensors = self.like(t)
+        return (
+            torch.cos(t.to(tensors["waves"].dtype).unsqueeze(-2) * tensors["waves"]).prod(-1) * tensors["scale"]
+        ).to(t.dtype)
 
     def under_gaussian(self, mean: Tensor, covariance: Tensor, chords: int | None = None) -> Tensor:
         """E[cos(w.t)] = cos(w.mean) exp(-w' covariance w / 2), equation (5.18). `chords` must be None."""
@@ -96,6 +98,6 @@ class FourierBasis(Basis):
     def _expectation(self, mean: Tensor, damping: Tensor, chords: int | None) -> Tensor:
         if chords is not None:
             _check.complain("chords", chords, "None: this expectation is closed form", "Leave it out.")
-        mine = self.like(mean)
-        waves = torch.cos(mean @ mine["mixed"].mT) * damping
-        return waves.reshape(*waves.shape[:-1], self._signs, -1).mean(-2) * mine["scale"]
+        tensors = self.like(mean)
+        waves = torch.cos(mean @ tensors["mixed"].mT) * damping
+        return waves.reshape(*waves.shape[:-1], self._signs, -1).mean(-2) * tensors["scale"]

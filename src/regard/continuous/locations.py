@@ -1,4 +1,4 @@
-"""Where the values sit: one object serves moments, ridge regression and pictures.
+"""Where the values are: one object for moments, ridge regression and pictures.
 
 Shapes: L locations, d dimensions.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from regard import _check
 from regard._repr import shown
 
-# Relative to the squared extent of all points.
+# Smallest variance of a location, relative to the squared extent of all points.
 _LEAST = {torch.float32: 1e-7, torch.float64: 1e-14}
 
 Placement = Literal["centre", "corner"]
@@ -29,7 +29,7 @@ class Locations:
     points. On a grid a point is (x, y), x to the right and y down, and cells are numbered row by row, as
     `values.flatten(1, 2)` of a (batch, height, width, channels) array does.
 
-    Locations hold no gradient. Bare points in [0, 1]^2, say centres of detected boxes, are made like this:
+    Locations have no gradient. Bare points in [0, 1]^2, for example centres of detected boxes:
 
     >>> Locations(torch.tensor([[0.2, 0.3], [0.9, 0.5], [0.4, 0.4]])).points.shape
     torch.Size([3, 2])
@@ -74,8 +74,8 @@ class Locations:
     def within(self) -> Tensor:
         """The variance inside a cell, diag(side^2) / 12, (d, d): equation (5.2).
 
-        A bare point gets the smallest variance that is told from rounding, so that one-hot weights on points are not
-        singular either.
+        A bare point gets a variance just above rounding error, so that one-hot weights on points do not make the
+        covariance singular.
         """
         extent = (self.points.amax(0) - self.points.amin(0)).square()
         least = _LEAST[self.points.dtype] * torch.where(extent > 0, extent, 1)
@@ -90,14 +90,14 @@ class Locations:
         if key in self.casts:
             return self.casts[key]
         cast = Locations(self.points.to(*key[::-1]), self.sides.to(*key[::-1]), self.shape)
-        if not torch.compiler.is_compiling():  # what a tracer makes has no numbers in it
+        if not torch.compiler.is_compiling():  # a traced tensor has no values to cache
             self.casts[key] = cast
         return cast
 
     def padded(self) -> tuple[Locations, Tensor]:
-        """A box of twice the side with this one in its middle, and a mask (L',) that is True for the cells of this one.
+        """A box of twice the side around this one, and a mask (L',) that is True for the cells of this one.
 
-        Half the cells again, rounded up, are added on each side, at the same spacing.
+        Each side gets half as many cells as there are along that axis, rounded up, at the same spacing.
         """
         if self.shape is None:
             _check.complain("padding", "scattered points", "a grid or a line", "Use padding=False, or grid(h, w).")
@@ -144,7 +144,7 @@ def _cells(shape: tuple[int, ...], at: Placement) -> Locations:
 
 
 def as_locations(locations: Locations | Tensor) -> Locations:
-    """Take an (L, d) tensor for bare points."""
+    """The locations; an (L, d) tensor is taken as bare points."""
     if isinstance(locations, Locations):
         return locations
     _check.floating("locations", locations)

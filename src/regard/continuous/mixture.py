@@ -20,8 +20,8 @@ from regard.continuous.quadrature import gauss_legendre
 class Mixture(Density):
     """p(t) = sum_k pi_k p_k(t): equation (5.22).
 
-    `mixing` (..., K) sums to one; `parts` is a batch (..., K) of Gaussians, paraboloids or their relatives. A component
-    with a mixing weight of exactly zero, as sparsemax gives, does not take part. Differentiable in both.
+    `mixing` (..., K) sums to one; `parts` is a batch (..., K) of Gaussians, paraboloids or other BetaGaussians. A
+    component with a mixing weight of exactly zero, as sparsemax gives, does not take part. Differentiable in both.
 
     >>> from regard.continuous import Gaussian
     >>> two = Gaussian(torch.tensor([[0.0], [4.0]]), torch.ones(2, 1, 1))
@@ -52,7 +52,7 @@ class Mixture(Density):
 
     @property
     def components(self) -> Tensor:
-        """How many components have any weight, for each example: (...), whole numbers."""
+        """The number of components with a weight above zero, per example: (...), integers."""
         return (self.mixing > 0).sum(-1)
 
     @property
@@ -73,7 +73,7 @@ class Mixture(Density):
         return (self.mixing.unsqueeze(-2) @ self.parts.expect(basis, chords)).squeeze(-2)
 
     def entropy(self) -> Tensor:
-        """The differential entropy, (...), by quadrature under each component: good to three or four digits.
+        """The differential entropy, (...), by quadrature under each component: accurate to three or four digits.
 
         A mixture's entropy has no closed form. 32 nodes along each dimension; differentiable.
         """
@@ -90,8 +90,8 @@ class Mixture(Density):
         draws = self.parts.sample(sample_shape)
         flat = self.mixing.reshape(-1, self.mixing.shape[-1])
         count = math.prod(sample_shape)
-        which = torch.multinomial(flat, count, replacement=True).mT.reshape(*sample_shape, *self.batch_shape)
-        return torch.take_along_dim(draws, which[..., None, None], -2).squeeze(-2)
+        component = torch.multinomial(flat, count, replacement=True).mT.reshape(*sample_shape, *self.batch_shape)
+        return torch.take_along_dim(draws, component[..., None, None], -2).squeeze(-2)
 
 
 def _nodes(parts: Elliptical, count: int) -> tuple[Tensor, Tensor]:

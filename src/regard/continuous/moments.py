@@ -25,7 +25,7 @@ def density_of(mean: Tensor, covariance: Tensor, alpha: float) -> Elliptical:
 
 
 def prepare(weights: Tensor, locations: Locations, mask: Tensor | None) -> Tensor:
-    """Checked weights in the working dtype that are zero where masked and sum to one; a row of zeros stays one."""
+    """Checked weights in the working dtype, zero where masked, that sum to one; a row of zeros stays a row of zeros."""
     _check.floating("weights", weights, min_dims=1)
     _check.last_axis("weights", weights, len(locations), "locations")
     _check.nonnegative("weights", weights)
@@ -42,10 +42,14 @@ def match_moments(
 ) -> Elliptical:
     """The density of family `alpha` with the mean and covariance of discrete weights: equation (5.2), Algorithm 2.
 
-    The weights (..., L) are nonnegative; they are divided by their sum. `mask` (broadcasts to weights), True = takes
-    part. The variance inside a cell is added, so that the covariance is that of the piecewise constant density and
-    one-hot weights are no special case. Returns a batch (...) of densities, differentiable in the weights. A row
-    without any weight gets the mean zero and the variance of one cell.
+    `weights`: (..., L), nonnegative; divided by their sum.
+    `locations`: where they are, L of them; an (L, d) tensor is taken as bare points.
+    `alpha`: family of the density, 1 (Gaussian), 2 (paraboloid), 3/2 or 4/3; default 1.
+    `mask`: boolean, broadcasts to weights, True = takes part; default None, every location does.
+
+    Returns a batch (...) of densities, differentiable in the weights. The variance inside a cell is added, so that the
+    covariance is that of the piecewise constant density and one-hot weights are no special case. A row without any
+    weight gets the mean zero and the variance of one cell.
 
     >>> from regard.continuous import grid
     >>> match_moments(torch.full((1, 16), 1 / 16), grid(4, 4)).variance       # uniform on the unit square: 1/12
@@ -83,7 +87,7 @@ def from_canonical(linear: Tensor, quadratic: Tensor, alpha: float = 1) -> Ellip
     if alpha == 1:
         return Gaussian(mean, scale)
     d, p = linear.shape[-1], power_of(alpha)
-    # The squared radius of the support in units of Sigma^(1/2): its log, from p(t) integrating to one.
+    # The log of the squared radius of the support in units of Sigma^(1/2), from p(t) integrating to one.
     log_radius = (math.log(ball_constant(d, p) * (2 * p) ** p) + 0.5 * logdet) * 2 / (2 * p + d)
     return density_of(mean, scale * (log_radius.exp() / (d + 2 * p + 2))[..., None, None], alpha)
 
@@ -91,9 +95,12 @@ def from_canonical(linear: Tensor, quadratic: Tensor, alpha: float = 1) -> Ellip
 def from_cholesky(mean: Tensor, factor: Tensor, alpha: float = 1, floor: float = 0.0) -> Elliptical:
     """The density with that mean and covariance L L' + floor I, L the lower triangle of `factor`.
 
-    This is what a network can predict freely. `mean` (..., d), `factor` (..., d, d), of which the upper triangle is
-    ignored and the diagonal may have any sign; a positive `floor` keeps the covariance regular whatever the network
-    says. Differentiable in both tensors.
+    An unconstrained parametrisation, for a network to predict. Differentiable in both tensors.
+
+    `mean`: (..., d).
+    `factor`: (..., d, d); the upper triangle is ignored, and the diagonal may have any sign.
+    `alpha`: family of the density, as in `match_moments`; default 1.
+    `floor`: added to every variance; a positive one keeps the covariance regular for every factor; default 0.
 
     >>> from_cholesky(torch.zeros(2), torch.tensor([[2.0, 0.0], [1.0, 1.0]])).covariance
     tensor([[4., 2.],

@@ -18,11 +18,15 @@ _NODES = {torch.float32: 48, torch.float64: 96}
 def ellipse_ellipse(offset: Tensor, ellipse: Tensor, basis: Tensor, p: int, chords: int | None) -> Moments:
     """r = E_p[psi], dr/dmean and dr/dcovariance for psi a normalised truncated paraboloid: equation (5.17).
 
-    `offset` (..., N, d) is the mean of the density less the centre of psi; `ellipse` (..., 1, d, d) the covariance of
-    the density and `basis` (N or 1, d, d) that of psi. Returns (..., N), (..., N, d), (..., N, d, d). Along a chord the
-    integrand is a polynomial and a few Gauss-Legendre nodes are exact; across, it has kinks of high order where the two
-    ellipses cross, so the error falls like a power of the number of chords: by default in float64 it is near 1e-8 of
-    the largest value, and 1e-6 for thin slanted ellipses.
+    `offset`: mean of the density less the centre of psi, (..., N, d).
+    `ellipse`: covariance of the density, (..., 1, d, d).
+    `basis`: covariance of psi, (N or 1, d, d).
+    `p`: power of the density.
+    `chords`: nodes across; default 48 in float32, 96 in float64.
+
+    Returns (..., N), (..., N, d), (..., N, d, d). Along a chord the integrand is a polynomial and a few Gauss-Legendre
+    nodes are exact; across, it has kinks of high order where the two ellipses cross, so the error falls like a power of
+    the number of chords: by default in float64 near 1e-8 of the largest value, and 1e-6 for thin slanted ellipses.
     """
     d = offset.shape[-1]
     k = d + 2 * p + 2
@@ -44,7 +48,7 @@ def ellipse_ellipse(offset: Tensor, ellipse: Tensor, basis: Tensor, p: int, chor
 
 
 def _overlap_nodes(to_z: Tensor, e: Tensor, p: int, chords: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Points u, z (..., N, Q, R, d) of the overlap and their weights (..., N, Q, R), with the density in them."""
+    """Points u, z (..., N, Q, R, d) of the overlap and their weights (..., N, Q, R), which include the density."""
     x, w = gauss_legendre(p + 3, e)
     if e.shape[-1] == 1:
         slope, shift = to_z[..., 0, 0], e[..., 0]
@@ -56,14 +60,14 @@ def _overlap_nodes(to_z: Tensor, e: Tensor, p: int, chords: int | None) -> tuple
     e1, e2 = e[..., :1], e[..., 1:]
     low, high = ((-1 - e1) / t11).clamp(-1, 1), ((1 - e1) / t11).clamp(-1, 1)
     y, v = gauss_legendre(chords or _NODES[e.dtype], e)
-    # The sine takes away the square roots at both ends.
+    # The substitution by a sine removes the square roots at both ends.
     half = (high - low) / 2
     u1 = (high + low) / 2 + half * (torch.pi / 2 * y).sin()
     z1 = t11 * u1 + e1
-    own, other = (1 - u1 * u1).clamp_min(0).sqrt(), (1 - z1 * z1).clamp_min(0).sqrt()
+    half_u, half_z = (1 - u1 * u1).clamp_min(0).sqrt(), (1 - z1 * z1).clamp_min(0).sqrt()
     middle = -(t21 * u1 + e2) / t22
-    bottom = torch.maximum(-own, middle - other / t22)
-    top = torch.minimum(own, middle + other / t22)
+    bottom = torch.maximum(-half_u, middle - half_z / t22)
+    top = torch.minimum(half_u, middle + half_z / t22)
     length = (top - bottom).clamp_min(0) / 2
     u2 = ((top + bottom) / 2).unsqueeze(-1) + length.unsqueeze(-1) * x
     u = torch.stack([u1.unsqueeze(-1).expand_as(u2), u2], -1)

@@ -16,9 +16,9 @@ from regard._torch import exporting
 from regard.continuous import _small, chord
 from regard.continuous.bessel import ball_constant
 
-# Chords, and how many standard deviations of the Gaussian they cover: errors near 1e-5 and 1e-8 of the largest value.
+# Number of chords, and the standard deviations of the Gaussian they cover: errors near 1e-5 and 1e-8 of the maximum.
 RULES = {torch.float32: (20, 5.0), torch.float64: (32, 6.0)}
-# Numbers in one temporary array, so that a large batch stays in the processor's cache.
+# Elements of one temporary array, so that the blocks of a large batch fit the processor's cache.
 _BLOCK = 1 << 18
 
 Moments = tuple[Tensor, Tensor, Tensor]
@@ -27,10 +27,15 @@ Moments = tuple[Tensor, Tensor, Tensor]
 def ellipse_gaussian(offset: Tensor, ellipse: Tensor, gaussian: Tensor, p: int, q: int, chords: int | None) -> Moments:
     """E_p[N(t; m, S)], E_p[grad N] and E_q[hess N] on one ellipse: equation (5.13).
 
-    `offset` (..., N, d) is the centre of the ellipse less m; `ellipse` is the covariance of the first density and
-    `gaussian` is S, both (..., N or 1, d, d). The densities are proportional to (1 - |u|^2)^p and (1 - |u|^2)^q on the
-    same ellipse. Returns (..., N), (..., N, d), (..., N, d, d). In two dimensions `chords` replaces the number of
-    Gauss-Legendre nodes of the default rule. No gradient: made for `with_jacobian`.
+    The densities are proportional to (1 - |u|^2)^p and (1 - |u|^2)^q on the same ellipse.
+
+    `offset`: centre of the ellipse less m, (..., N, d).
+    `ellipse`: covariance of the first density, (..., N or 1, d, d).
+    `gaussian`: S, (..., N or 1, d, d).
+    `p`, `q`: the two powers.
+    `chords`: Gauss-Legendre nodes in two dimensions; default by `RULES`.
+
+    Returns (..., N), (..., N, d), (..., N, d, d). No gradient: made for `with_jacobian`.
     """
     d = offset.shape[-1]
     if p > 1 and offset.dtype == torch.float32:
@@ -62,7 +67,7 @@ def _on_interval(y: Tensor, half: Tensor, p: int, q: int) -> Moments:
 
 
 def _on_ellipse(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: int, chords: int | None) -> Moments:
-    """Cut the flattened batch into blocks. y1 along the long axis, y2 along the short one, in standard deviations."""
+    """`_block` over the flattened batch. y1 along the long axis, y2 along the short one, in standard deviations."""
     batch, n = y1.shape[:-1], y1.shape[-1]
     default, reach = RULES[y1.dtype]
     nodes = default if chords is None else _check.count("chords", chords)
@@ -70,7 +75,7 @@ def _on_ellipse(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: 
     sums = _by_kernel(flat, q, nodes, reach) if p == 1 else None
     if sums is None:
         rows = max(1, _BLOCK // (n * nodes))
-        # A graph for all sizes cannot be cut by them.
+        # An exported graph for all sizes cannot depend on the number of rows.
         pieces = [flat] if exporting() else zip(*(torch.split(x, rows) for x in flat), strict=True)
         blocks = [_block(a, b, c, d, p, q, nodes, reach) for a, b, c, d in pieces]
         sums = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
@@ -94,11 +99,17 @@ def _by_kernel(flat: list[Tensor], q: int, nodes: int, reach: float) -> Tensor |
 
 
 def _block(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: int, nodes: int, reach: float) -> Tensor:
-    """All chords of some rows: y1, y2 (B, N, 1), axes (B, N or 1, 1). Returns the value, the two slopes and the three
-    second derivatives, (B, N, 6)."""
+    """All chords of a block of rows. Returns the value, the two slopes and the three second derivatives, (B, N, 6).
+
+    `y1`, `y2`: centre of the ellipse along its long and short axis, (B, N, 1).
+    `long`, `short`: its half axes, (B, N or 1, 1).
+    `p`, `q`: powers of the two densities.
+    `nodes`: number of chords.
+    `reach`: standard deviations of the Gaussian that the chords cover.
+    """
     x, w = gauss_legendre(nodes, y1)
-    # Chords lie along the short axis, at u1 = sin(angle): the square root at both ends disappears. Only those within
-    # reach of the Gaussian are taken. Along the *long* axis a thin ellipse would need several times as many.
+    # Chords lie along the short axis, at u1 = sin(angle): the square root at both ends disappears. They cover only what
+    # is within reach of the Gaussian. Along the *long* axis a thin ellipse would need several times as many.
     first = ((-reach - y1) / long).clamp(-1, 1).asin_()
     last = ((reach - y1) / long).clamp(-1, 1).asin_()
     half = (last - first) * 0.5
@@ -119,8 +130,8 @@ def _block(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: int, 
         kernel_q = kernel * squared.mul_(c_star / c)
         value_q, slope_q = kernel_q * D_q, kernel_q * Y_q
     value_y = value * along
-    # The second derivative along the chords' order is a difference of large terms on a large ellipse. Integrating by
-    # parts once, int (1-|u|^2)^q phi''(y1) = -2 q / long int u1 y1 (1-|u|^2)^(q-1) phi(y1), takes most of it away.
+    # On a large ellipse the second derivative in y1 is a difference of large terms. Integrating by parts once,
+    # int (1-|u|^2)^q phi''(y1) = -2 q / long int u1 y1 (1-|u|^2)^(q-1) phi(y1), avoids most of the cancellation.
     direct = ((along.square() - 1) * value_q) @ w
     if q == p + 1:
         by_parts = ((value_y * sine) @ w) * (-2 * q * c_star / c / long.squeeze(-1))
@@ -131,7 +142,7 @@ def _block(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, p: int, q: int, 
 
 
 def _either(delta: Tensor, h: Tensor, short: Tensor, p: int, q: int) -> chord.ChordIntegrals:
-    """The closed form, and the series where the ellipse is too small for it."""
+    """The closed form, or the series where `short` is True: where the ellipse is too small for the closed form."""
     if _check.readable(short) and not bool(short.any()):
         return chord.closed_form(delta, h, p, q)
     small = chord.series(delta, h.clamp_max(chord.SHORT), p, q)
@@ -153,10 +164,10 @@ def _legendre(nodes: int) -> tuple[list[float], list[float]]:
     for i in range(nodes):
         x, slope = math.cos(math.pi * (i + 0.75) / (nodes + 0.5)), 1.0
         for _ in range(8):
-            before, value = 1.0, x
+            previous, value = 1.0, x
             for k in range(2, nodes + 1):
-                before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k
-            slope = nodes * (x * value - before) / (x * x - 1)
+                previous, value = value, ((2 * k - 1) * x * value - (k - 1) * previous) / k
+            slope = nodes * (x * value - previous) / (x * x - 1)
             x -= value / slope
         points.append(x)
         weights.append(2 / ((1 - x * x) * slope * slope))

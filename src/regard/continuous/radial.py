@@ -1,4 +1,4 @@
-"""Bumps around centres: Gaussians, as in the thesis, and truncated paraboloids, its future work.
+"""Radial basis functions: Gaussians, as in the thesis, and truncated paraboloids, its future work.
 
 Legend: N functions, d dimensions, (...) any batch.
 """
@@ -19,7 +19,7 @@ from regard.continuous.bessel import ball_constant
 from regard.continuous.overlap import ellipse_ellipse
 from regard.continuous.quadrature import ellipse_gaussian
 
-# In units of the spacing between centres: narrower bumps leave gaps, wider ones are hard to tell apart.
+# Standard deviation in units of the spacing between centres: narrower bumps leave gaps, wider ones are ill-conditioned.
 _DEFAULT_WIDTH = 0.6
 
 
@@ -47,7 +47,7 @@ class RadialBasis(Basis):
     def on_grid(cls, height: int, width: int, variance: float | None = None) -> Self:
         """height x width centres spread evenly over the unit square, ends included, all with the same `variance`.
 
-        Without a variance the bumps are 0.6 times as wide as the centres are apart, along each axis.
+        Default variance: the standard deviation along each axis is 0.6 times the spacing of the centres.
         """
         return cls._spread((height, width), variance)
 
@@ -88,9 +88,9 @@ class RadialBasis(Basis):
 
     def _distance(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """The squared Mahalanobis distance (..., N) of t (..., d) to each centre, and log det covariance (N or 1,)."""
-        mine = self.like(t)
-        inverse, logdet = _small.inverse_and_logdet(mine["covariance"])
-        offset = t.to(inverse.dtype).unsqueeze(-2) - mine["centres"]
+        tensors = self.like(t)
+        inverse, logdet = _small.inverse_and_logdet(tensors["covariance"])
+        offset = t.to(inverse.dtype).unsqueeze(-2) - tensors["centres"]
         return (_small.transform(offset, inverse) * offset).sum(-1), logdet
 
 
@@ -114,21 +114,21 @@ class GaussianBasis(RadialBasis):
     def under_gaussian(self, mean: Tensor, covariance: Tensor, chords: int | None = None) -> Tensor:
         """N(mean; m_j, covariance + S_j), equation (5.9). There is no quadrature, so `chords` must be None."""
         _no_chords(chords)
-        mine = self.like(mean)
-        inverse, logdet = _small.inverse_and_logdet(covariance.unsqueeze(-3) + mine["covariance"])
-        offset = mean.unsqueeze(-2) - mine["centres"]
+        tensors = self.like(mean)
+        inverse, logdet = _small.inverse_and_logdet(covariance.unsqueeze(-3) + tensors["covariance"])
+        offset = mean.unsqueeze(-2) - tensors["centres"]
         distance = (_small.transform(offset, inverse) * offset).sum(-1)
         return torch.exp(-0.5 * (distance + logdet + self.dimensions * math.log(2 * math.pi)))
 
     def under_ball(self, mean: Tensor, covariance: Tensor, p: int, chords: int | None = None) -> Tensor:
         """Equation (5.13), with dr/dmean = E_p[grad psi] and dr/dcovariance = E_p*[hess psi] / 2 (5.11)."""
         only_one_or_two("a truncated density with a Gaussian basis", self.dimensions)
-        mine = self.like(mean)
+        tensors = self.like(mean)
 
         def compute(mean: Tensor, covariance: Tensor) -> Jacobians:
-            offset = mean.unsqueeze(-2) - mine["centres"]
+            offset = mean.unsqueeze(-2) - tensors["centres"]
             r, slope, curvature = ellipse_gaussian(
-                offset, covariance.unsqueeze(-3), mine["covariance"], p, p + 1, chords
+                offset, covariance.unsqueeze(-3), tensors["covariance"], p, p + 1, chords
             )
             return r, slope, curvature / 2
 
@@ -138,9 +138,9 @@ class GaussianBasis(RadialBasis):
 class ParaboloidBasis(RadialBasis):
     """psi_j(t) = TP(t; m_j) with covariance S_j, a truncated paraboloid: equation (5.10).
 
-    It is zero outside an ellipse, so a density only meets the functions near it. Expectations are chord quadrature,
-    under a Gaussian by exchanging roles (5.13), under a paraboloid over the overlap of two ellipses (5.17); in one and
-    two dimensions.
+    It is zero outside an ellipse, so that only the functions near a density contribute. Expectations are by chord
+    quadrature: under a Gaussian with the roles exchanged (5.13), under a paraboloid over the overlap of two ellipses
+    (5.17); in one and two dimensions.
 
     >>> ParaboloidBasis.on_line(3, variance=0.01)(torch.tensor([[0.5]])).argmax().item()
     1
@@ -157,11 +157,13 @@ class ParaboloidBasis(RadialBasis):
     def under_gaussian(self, mean: Tensor, covariance: Tensor, chords: int | None = None) -> Tensor:
         """Equation (5.13): the ellipse is the basis function's, the Gaussian is the density."""
         only_one_or_two("a truncated basis", self.dimensions)
-        mine = self.like(mean)
+        tensors = self.like(mean)
 
         def compute(mean: Tensor, covariance: Tensor) -> Jacobians:
-            offset = mine["centres"] - mean.unsqueeze(-2)
-            r, slope, curvature = ellipse_gaussian(offset, mine["covariance"], covariance.unsqueeze(-3), 1, 1, chords)
+            offset = tensors["centres"] - mean.unsqueeze(-2)
+            r, slope, curvature = ellipse_gaussian(
+                offset, tensors["covariance"], covariance.unsqueeze(-3), 1, 1, chords
+            )
             # Moving the Gaussian is moving the ellipse the other way, and a Gaussian solves the heat equation.
             return r, -slope, curvature / 2
 
@@ -170,11 +172,11 @@ class ParaboloidBasis(RadialBasis):
     def under_ball(self, mean: Tensor, covariance: Tensor, p: int, chords: int | None = None) -> Tensor:
         """Equation (5.17)."""
         only_one_or_two("a truncated basis", self.dimensions)
-        mine = self.like(mean)
+        tensors = self.like(mean)
 
         def compute(mean: Tensor, covariance: Tensor) -> Jacobians:
-            offset = mean.unsqueeze(-2) - mine["centres"]
-            return ellipse_ellipse(offset, covariance.unsqueeze(-3), mine["covariance"], p, chords)
+            offset = mean.unsqueeze(-2) - tensors["centres"]
+            return ellipse_ellipse(offset, covariance.unsqueeze(-3), tensors["covariance"], p, chords)
 
         return with_jacobian(compute, mean, covariance)
 

@@ -28,14 +28,20 @@ def ridge(
 ) -> Tensor:
     """The operator G (L, N) of multivariate ridge regression, B = H G: equation (5.20), Algorithm 1.
 
-    G = F' (F F' + penalty I)^-1 with F (N, L) the basis at the locations. Never multiply H by it: the context is c = H
-    (G r). With `padding` the image is surrounded by zeros, a box of twice the side, and G keeps the rows of the real
-    cells. With a `mask` (..., L), True = takes part, each example has its own operator (..., L, N) that never sees the
-    padding cells.
+    G = F' (F F' + penalty I)^-1 with F (N, L) the basis at the locations. Do not multiply H by it: the context is c = H
+    (G r).
 
-    Solved in float64 by Cholesky (in the smaller of the two forms, over N or over L), without one for cosines on their
-    own grid, and returned in float64, without gradient. Without a mask the result is kept on the basis for as long as
-    the locations live, so make `locations` once. `penalty=0` gives the pseudo-inverse.
+    `locations`: where the values are, L of them; an (L, d) tensor is taken as bare points.
+    `basis`: N functions.
+    `penalty`: weight of the squared coefficients; default 0.01; 0 gives the pseudo-inverse.
+    `padding`: surround a grid or line by cells with the value zero, to a box of twice the side; G has the rows of the
+    real cells; default False.
+    `mask`: boolean (..., L), True = takes part: one operator per example, (..., L, N), from its unmasked locations;
+    default None.
+
+    Solved in float64 by Cholesky (over N or over L, whichever is smaller; cosines on their own grid need no solve), and
+    returned in float64, without gradient. Without a mask the operator is cached on the basis for as long as the
+    `Locations` object lives: create it once.
 
     >>> from regard.continuous import GaussianBasis, grid
     >>> ridge(grid(14, 14), GaussianBasis.on_grid(10, 10)).shape
@@ -50,22 +56,22 @@ def ridge(
     if mask is not None:
         _check.boolean_mask(mask, torch.Size((*mask.shape[:-1], len(where))), "locations")
         return _solve(where, basis, penalty, padding, mask)
-    kept = basis.operators.setdefault(where, {})
+    cache = basis.operators.setdefault(where, {})
     key = (penalty, padding)
-    if key not in kept:
-        kept[key] = _solve(where, basis, penalty, padding, None)
-    return kept[key]
+    if key not in cache:
+        cache[key] = _solve(where, basis, penalty, padding, None)
+    return cache[key]
 
 
 def _solve(where: Locations, basis: Basis, penalty: float, padding: bool, mask: Tensor | None) -> Tensor:
-    everywhere, real = where.padded() if padding else (where, None)
-    psi = basis(everywhere.points.double())
+    box, real = where.padded() if padding else (where, None)
+    psi = basis(box.points.double())
     if mask is not None:
-        kept = mask
+        box_mask = mask
         if real is not None:
-            kept = torch.ones(*mask.shape[:-1], len(everywhere), dtype=torch.bool, device=mask.device)
-            kept[..., real] = mask
-        psi = psi * kept.unsqueeze(-1)
+            box_mask = torch.ones(*mask.shape[:-1], len(box), dtype=torch.bool, device=mask.device)
+            box_mask[..., real] = mask
+        psi = psi * box_mask.unsqueeze(-1)
     if mask is None and not padding and _orthogonal(where, basis):
         return psi / (len(where) + penalty)
     locations, functions = psi.shape[-2:]
@@ -117,10 +123,10 @@ class Setting:
 
 
 def thesis(height: int = 10, width: int = 10) -> Setting:
-    """The setting of the thesis: Gaussians of variance 0.001 with ends, penalty 0.01, padding.
+    """The setting of the thesis: Gaussians of variance 0.001 on a grid up to the borders, penalty 0.01, padding.
 
-    It is kept for comparison. Its bumps are so narrow that a constant image is rebuilt between 0.2 and 2.7; see
-    `diagnose`.
+    For comparison only. Its bumps are so narrow that a constant image of 1 is reconstructed with values between 0.2 and
+    2.7; see `diagnose`.
 
     >>> thesis().options
     {'penalty': 0.01, 'padding': True}
@@ -130,7 +136,7 @@ def thesis(height: int = 10, width: int = 10) -> Setting:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How well a basis rebuilds a signal: R^2 (5.21), the range in which it rebuilds a constant, a better variance.
+    """How well a basis reconstructs a signal: R^2 (5.21), the range of a reconstructed constant 1, a better variance.
 
     >>> from regard.continuous import grid
     >>> diagnose(grid(14, 14), thesis().basis, **thesis().options).suggested_variance > 0.001
@@ -149,18 +155,21 @@ def diagnose(
     padding: bool = False,
     values: Tensor | None = None,
 ) -> Diagnosis:
-    """Rebuild values at their own locations through the basis, H G F, and compare: equation (5.21).
+    """Reconstruct values at their own locations through the basis, H G F, and compare: equation (5.21).
 
-    `values` (..., L, D) are your features; without them, signals that vary slowly over the unit box: a constant, and
-    cosines with up to two half waves along each axis. R^2 is one minus the residual over the sum of squares about zero.
-    For a radial basis with one shared covariance the variance (isotropic) with the highest R^2 is suggested. Not
-    differentiable.
+    `locations`, `basis`: as in `ridge`.
+    `penalty`, `padding`: as in `ridge`.
+    `values`: features (..., L, D); default signals that vary slowly over the unit box, a constant and cosines with up
+    to two half waves along each axis.
+
+    R^2 is one minus the residual over the sum of squares about zero. For a radial basis with one shared covariance, an
+    isotropic variance with (nearly) the highest R^2 is suggested. Not differentiable.
 
     >>> from regard.continuous import GaussianBasis, grid
     >>> cells = grid(14, 14)
-    >>> spiky = diagnose(cells, GaussianBasis.on_grid(10, 10, variance=1e-3), padding=True)
-    >>> good = diagnose(cells, GaussianBasis.on_grid(10, 10, spiky.suggested_variance))
-    >>> bool(spiky.r2 < 0.9), bool(good.r2 > 0.999)
+    >>> narrow = diagnose(cells, GaussianBasis.on_grid(10, 10, variance=1e-3), padding=True)
+    >>> good = diagnose(cells, GaussianBasis.on_grid(10, 10, narrow.suggested_variance))
+    >>> bool(narrow.r2 < 0.9), bool(good.r2 > 0.999)
     (True, True)
     """
     where = as_locations(locations)
@@ -181,7 +190,7 @@ def diagnose(
         return 1 - float(residual.square().sum() / signal.square().sum()), operator.sum(0)
 
     r2, ones = score(basis)
-    # Between the cells too, where the gaps of a spiky basis are.
+    # Between the cells too, where narrow bumps leave gaps.
     between = points if where.shape is None else _finer(where)
     constant = basis(between) @ ones
     suggestion = None
@@ -189,6 +198,6 @@ def diagnose(
         spacing = float(torch.cdist(basis.centres, basis.centres).fill_diagonal_(torch.inf).amin(-1).median())
         candidates = [(spacing * (0.25 + 0.05 * i)) ** 2 for i in range(26)] if spacing < torch.inf else []
         scores = [(score(type(basis)(basis.centres, v))[0], v) for v in candidates]
-        # Wider bumps rebuild a smooth signal ever so slightly better, and need coefficients that cancel ever more.
+        # Wider bumps fit a smooth signal slightly better, but with larger coefficients that cancel: take the narrowest.
         suggestion = min((v for s, v in scores if s >= max(scores)[0] - 1e-3), default=None)
     return Diagnosis(r2, (float(constant.min()), float(constant.max())), suggestion)

@@ -2,12 +2,12 @@
 
 Every model that takes its attention from transformers' `AttentionInterface` can use them: encoders, decoders with a
 cache and grouped queries, vision models. Padding, causal and windowed masks come from the model's own mask code. Models
-with attention code of their own keep it, and say so: see `check`, and docs/hf-models.md for every architecture.
+with attention code of their own keep it, with a warning: see `check`, and docs/hf-models.md for every architecture.
 
-    regard_softmax      softmax, the model's own numbers
+    regard_softmax      softmax, the same numbers as the model's own
     regard_sparsemax    sparsemax
     regard_entmax15     entmax with alpha = 1.5
-    regard_entmax       entmax with an alpha that each head learns: see `learn_alpha`
+    regard_entmax       entmax with one learned alpha per head: see `learn_alpha`
     regard_sinkhorn     doubly stochastic, for models that are not causal
     regard_w2           softmax of minus squared Wasserstein distances: heads are [mean, scale] of Gaussians
 """
@@ -26,10 +26,10 @@ __all__ = ["check", "learn_alpha", "register"]
 
 
 def register() -> tuple[str, ...]:
-    """Make regard's attentions known to transformers under the names that it returns. Calling it again does no harm.
+    """Register regard's attentions with transformers, and return their names. Idempotent.
 
-    A model that takes such a name and has attention code of its own warns when it is made, or is refused with the names
-    that it knows; a model that made no call to regard in its first forward pass warns then.
+    A model with attention code of its own that is created with such a name gives a warning, or an error with the names
+    that it knows; so does a model that has not called regard by the end of its first forward pass.
 
     >>> from transformers import AutoModel, BertConfig
     >>> register()
@@ -41,19 +41,19 @@ def register() -> tuple[str, ...]:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise ImportError("regard.hf needs transformers >= 5.16: pip install 'regard[hf]'") from error
-    made = attentions()
-    for name, attention in made.items():
+    functions = attentions()
+    for name, attention in functions.items():
         AttentionInterface.register(name, attention)
         AttentionMaskInterface.register(name, float_mask)
     _watch.install()
-    return tuple(made)
+    return tuple(functions)
 
 
 def check(model: nn.Module) -> Reach:
     """Which attentions of a model call regard: names of modules `reached`, and of those `missed`.
 
     A module is missed if it computes attention by code of its own, whatever its `attn_implementation` says, or if its
-    configuration names another attention. The code of the modules is looked at; nothing is run.
+    configuration names another attention. This inspects the code of the modules and runs nothing.
 
     >>> from transformers import AutoModel, BertConfig
     >>> names = register()

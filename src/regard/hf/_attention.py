@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard import _check
 from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Map
-from regard.hf._masks import at_the_border
+from regard.hf._masks import mask_and_bias
 from regard.hf._reach import mark
 from regard.maps.entmax import Entmax, Softmax, Sparsemax
 from regard.maps.sinkhorn import Sinkhorn
@@ -21,12 +21,12 @@ from regard.nn._heads import attend_heads
 from regard.nn.learned import Entmax as LearnedEntmax
 from regard.wasserstein.affinities import GaussianW2
 
-#: Arguments of attention functions that change the scores. Only an attention that knows them may take them.
+#: Arguments of attention functions that change the result and that regard does not implement.
 UNKNOWN = ("softcap", "s_aux", "cache", "block_indices")
 
 
 def attentions() -> dict[str, Callable[..., tuple[Tensor, Tensor | None]]]:
-    """Every attention by its name."""
+    """Every attention function by its name."""
     dot: Callable[[float], Affinity] = Dot
     parts: dict[str, tuple[Callable[[float], Affinity], Map | None]] = {
         "regard_softmax": (dot, Softmax()),
@@ -34,13 +34,13 @@ def attentions() -> dict[str, Callable[..., tuple[Tensor, Tensor | None]]]:
         "regard_entmax15": (dot, Entmax(1.5)),
         "regard_entmax": (dot, None),
         "regard_sinkhorn": (dot, Sinkhorn(iterations=100, tol=1e-3)),
-        # -|q - k|^2 / tau holds the inner product 2 / tau times: this tau makes it that of the model.
+        # -|q - k|^2 / tau contains 2 / tau times the inner product: this tau gives it the scale of the model.
         "regard_w2": (lambda scaling: GaussianW2(tau=2 / scaling), Softmax()),
     }
     recorder: Any
     try:
         from transformers.utils.output_capturing import _active_collector as recorder
-    except ImportError:  # an older release, whose models hand on that weights are wanted
+    except ImportError:  # an older release, whose models pass output_attentions to the attention
         recorder = None
     return {name: partial(attention, affinity, map, recorder=recorder) for name, (affinity, map) in parts.items()}
 
@@ -61,14 +61,23 @@ def attention(
     recorder: Any = None,
     **keywords: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """An attention function as transformers calls it: queries (B, H, Lq, d), keys and values (B, H / groups, Lk, d).
+    """An attention function as transformers calls it: (B, Lq, H, d), and weights (B, H, Lq, Lk) if requested.
 
-    Returns (B, Lq, H, d), and weights (B, H, Lq, Lk) if the call asks for attentions. `attention_mask` is boolean with
-    True where a key takes part, or a float that is added to the scores. Without one every key takes part, as in eager
-    attention, unless the call says `is_causal`; then queries are the first ones of the keys, as they are when a cache
-    of fixed size is filled.
-    `indices` (B, Lq, n) are the only keys that a query may see, where a model chooses them. `recorder` is transformers'
-    own, which knows what outputs are wanted.
+    `affinity`: makes the affinity from `scaling`.
+    `map`: any map; None takes the one that the module learns (`learn_alpha`).
+    `module`: the attention of the model.
+    `query`: (B, H, Lq, d).
+    `key`, `value`: (B, H / groups, Lk, d).
+    `attention_mask`: boolean, True where a key takes part, or a float that is added to the scores. With None every key
+    takes part, as in eager attention, unless `is_causal`.
+    `dropout`: share of weights set to zero; default 0.
+    `scaling`: of the inner products; default 1/sqrt(d).
+    `is_causal`: used without a mask; the queries are then at the first positions of the keys, as when a cache of fixed
+    size is filled.
+    `position_bias`: added to the scores; default None.
+    `indices`: the only keys that a query may see, where the model selects them, (B, Lq, n); default None.
+    `recorder`: transformers' own, which knows the requested outputs; default None.
+    `keywords`: further arguments of transformers; those in `UNKNOWN` must be None.
     """
     mark(module, query.shape[1])
     for name in UNKNOWN:
@@ -77,7 +86,7 @@ def attention(
             _check.complain(name, type(keywords[name]).__name__, "None", remedy, NotImplementedError)
     mask, bias, causal = None, None, bool(is_causal)
     if attention_mask is not None:
-        mask, bias, causal = at_the_border(attention_mask, query.shape[2], key.shape[2])
+        mask, bias, causal = mask_and_bias(attention_mask, query.shape[2], key.shape[2])
     if (causal or getattr(module, "is_causal", False)) and getattr(map, "couples_rows", False):
         remedy = "Its rows depend on later ones; take regard_softmax, regard_sparsemax or regard_entmax15."
         _check.complain("attn_implementation", "'regard_sinkhorn' in a causal model", "one that is not", remedy)
@@ -111,13 +120,13 @@ def attention(
 
 
 def _weights_wanted(module: nn.Module, keywords: dict[str, Any], recorder: Any) -> bool:
-    """Whether somebody asked for attentions: the model's caller, the configuration, or transformers' recorder."""
+    """Whether weights are requested: by the model's caller, the configuration, or transformers' recorder."""
     if keywords.get("output_attentions") or "regard_wanted" in module.__dict__:
         return True
     if getattr(getattr(module, "config", None), "output_attentions", False):
         return True
     if recorder is None or (torch.compiler.is_compiling() and not recorder.compiling):
-        return False  # it cannot be asked
+        return False  # the recorder is missing or cannot be read
     return any("attentions" in name for name in recorder.get() or ())
 
 

@@ -1,4 +1,4 @@
-"""Masks on their way through a model of transformers: floats that its own attention code may add, and back again."""
+"""Masks in models of transformers: as floats, which a model's own attention code may add; and converted back."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 from regard import _check
 from regard.hf._reach import calls_interface, names_in
 
-#: Configurations of models that read the mask as a boolean one before they call regard.
+#: Classes of configurations whose models treat the mask as boolean before they call regard.
 _READ_AS_BOOLEANS: set[type] = set()
 
 
-class _Known(NamedTuple):
-    """What a mask of floats was made of, as long as it stays as it was made."""
+class _Source(NamedTuple):
+    """The boolean mask that a float mask was made from; valid while the float mask has this `version`."""
 
     mask: Tensor
     causal: bool
     version: int
 
 
-class Border(NamedTuple):
-    """A mask that is True where a key takes part, a bias to add to the scores, and whether there is only causality."""
+class MaskAndBias(NamedTuple):
+    """A mask that is True where a key takes part, a bias to add to the scores, and whether the mask is just causal."""
 
     mask: Tensor | None
     bias: Tensor | None
@@ -32,10 +32,10 @@ class Border(NamedTuple):
 
 
 def float_mask(*, dtype: torch.dtype = torch.float32, **keywords: Any) -> Tensor | None:
-    """The mask (B, 1, Lq, Lk) of eager attention: zero where a key takes part, the least number of `dtype` elsewhere.
+    """The mask (B, 1, Lq, Lk) of eager attention: zero where a key takes part, the smallest `dtype` number elsewhere.
 
-    Models with attention code of their own *add* the mask that they get, so that a boolean one would mask nothing. What
-    it was made of is remembered for those that hand it to regard unchanged.
+    Models with attention code of their own *add* the mask to the scores, so that a boolean one would mask nothing. The
+    boolean mask is stored on the float mask, for models that pass it on to regard unmodified.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 
@@ -43,43 +43,44 @@ def float_mask(*, dtype: torch.dtype = torch.float32, **keywords: Any) -> Tensor
         return sdpa_mask(**keywords | {"allow_is_causal_skip": False})
     if torch.compiler.is_compiling():
         return eager_mask(dtype=dtype, **keywords)
-    known = sdpa_mask(**keywords)
-    causal = known is None and not keywords.get("allow_is_bidirectional_skip", False)
+    boolean = sdpa_mask(**keywords)
+    causal = boolean is None and not keywords.get("allow_is_bidirectional_skip", False)
     if causal:
-        known = sdpa_mask(**keywords | {"allow_is_causal_skip": False})
-    if known is None:
+        boolean = sdpa_mask(**keywords | {"allow_is_causal_skip": False})
+    if boolean is None:
         return None
-    mask = torch.where(known, torch.zeros((), dtype=dtype, device=known.device), torch.finfo(dtype).min)
-    if not mask.is_inference():  # an inference tensor could be changed in place unseen
-        setattr(mask, "regard_known", _Known(known, causal, mask._version))  # noqa: B010
+    mask = torch.where(boolean, torch.zeros((), dtype=dtype, device=boolean.device), torch.finfo(dtype).min)
+    if not mask.is_inference():  # an inference tensor has no version that shows changes in place
+        setattr(mask, "regard_source", _Source(boolean, causal, mask._version))  # noqa: B010
     return mask
 
 
 def note(model: Any) -> None:
-    """Remember whether an attention in the file of this model takes `logical_not` of the mask that it is given."""
+    """Record the class of the configuration if an attention in the model's file takes `logical_not` of its mask."""
     classes = [x for x in vars(sys.modules[type(model).__module__]).values() if isinstance(x, type)]
     if any("logical_not" in names_in(cls) for cls in classes if calls_interface(cls)):
         _READ_AS_BOOLEANS.add(type(model.config))
 
 
-def at_the_border(given: Tensor, queries: int, keys: int) -> Border:
-    """What an attention mask (..., Lq, Lk) of transformers says: True takes part, or floats to be added to the scores.
+def mask_and_bias(attention_mask: Tensor, queries: int, keys: int) -> MaskAndBias:
+    """Convert an attention mask (..., Lq, Lk) of transformers: boolean, True takes part, or added to the scores.
 
-    Floats of half the least number of their dtype or below leave a key out, whatever it scores. Values are looked at on
-    a CPU only; elsewhere a mask that only leaves out comes with a bias of zeros.
+    Floats of at most half the smallest number of their dtype leave a key out, whatever its score. Values are read on a
+    CPU only; on other devices a mask that only leaves keys out comes with a bias of zeros.
     """
-    known = getattr(given, "regard_known", None)
-    if isinstance(known, _Known) and known.version == given._version and given.shape[-2] == queries:
-        if known.causal:
-            return Border(None, None, True)
-        return Border(known.mask[..., :keys], None, False)
-    given = given[..., :keys]
-    if given.dtype == torch.bool:
-        return Border(given, None, False)
-    if not given.is_floating_point():
-        return Border(None, given, False)  # eager attention adds it
-    left_out = given <= torch.finfo(given.dtype).min / 2
-    readable = given.is_cpu and not given.requires_grad and _check.readable(given)
-    if readable and bool((left_out | (given == 0)).all()):
-        return Border(~left_out, None, False)
-    return Border(~left_out, given.masked_fill(left_out, 0.0), False)
+    source = getattr(attention_mask, "regard_source", None)
+    same_queries = attention_mask.shape[-2] == queries
+    if isinstance(source, _Source) and source.version == attention_mask._version and same_queries:
+        if source.causal:
+            return MaskAndBias(None, None, True)
+        return MaskAndBias(source.mask[..., :keys], None, False)
+    added = attention_mask[..., :keys]
+    if added.dtype == torch.bool:
+        return MaskAndBias(added, None, False)
+    if not added.is_floating_point():
+        return MaskAndBias(None, added, False)  # eager attention adds it
+    left_out = added <= torch.finfo(added.dtype).min / 2
+    readable = added.is_cpu and not added.requires_grad and _check.readable(added)
+    if readable and bool((left_out | (added == 0)).all()):
+        return MaskAndBias(~left_out, None, False)
+    return MaskAndBias(~left_out, added.masked_fill(left_out, 0.0), False)

@@ -1,7 +1,7 @@
-"""A word to the reader when a model takes a name of regard and computes attention of its own all the same.
+"""Warnings for models that take a name of regard, but compute attention by code of their own.
 
-transformers accepts the name for every model. It asks `PreTrainedModel.get_correct_attn_implementation` which attention
-a model gets, when the model is made or when it is changed: that one method is wrapped.
+transformers accepts the name for every model. It calls `PreTrainedModel.get_correct_attn_implementation` when a model
+is created or its attention changed: that one method is wrapped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from regard.hf._reach import PREFIX, calls_interface, implementation, reach, wan
 
 
 def install() -> None:
-    """Wrap the method, once."""
+    """Wrap the method, if it is not wrapped yet."""
     from transformers import PreTrainedModel
 
     original = PreTrainedModel.get_correct_attn_implementation
@@ -28,17 +28,17 @@ def install() -> None:
         return
 
     @functools.wraps(original)
-    def asked(self: Any, requested_attention: str | None, is_init_check: bool = False, **more: Any) -> str:
-        chosen: str = original(self, requested_attention, is_init_check, **more)
-        _chosen(self, chosen, is_init_check)
-        return chosen
+    def wrapper(self: Any, requested_attention: str | None, is_init_check: bool = False, **keywords: Any) -> str:
+        name: str = original(self, requested_attention, is_init_check, **keywords)
+        _prepare(self, name, is_init_check)
+        return name
 
-    asked.of_regard = True  # type: ignore[attr-defined]
-    PreTrainedModel.get_correct_attn_implementation = asked  # type: ignore[method-assign]
+    wrapper.of_regard = True  # type: ignore[attr-defined]
+    PreTrainedModel.get_correct_attn_implementation = wrapper  # type: ignore[method-assign]
 
 
-def _chosen(model: Any, name: str, is_new: bool) -> None:
-    """Prepare a model that has no modules yet, or look at one that has."""
+def _prepare(model: Any, name: str, is_new: bool) -> None:
+    """Prepare a model for the attention `name`: after its modules are created, if it is new; else at once."""
     if name != "regard_entmax":
         _alpha.warn_if_dropped(model, name)
     if not name.startswith(PREFIX):
@@ -61,29 +61,29 @@ def _finish(model: Any, name: str) -> None:
 
 
 def _watch(model: nn.Module) -> None:
-    """Warn of the attentions in `model` that have code of their own, if nobody has yet; and look at its passes."""
+    """Warn once about the attentions in `model` that have code of their own, and add hooks around its forward pass."""
     if "regard_watched" not in model.__dict__:
         model.__dict__["regard_watched"] = True
         model.register_forward_pre_hook(_before, with_kwargs=True)
         model.register_forward_hook(_after)
-    found = reach(model)
+    result = reach(model)
     modules = dict(model.named_modules())
-    own = [name for name in found.missed if not calls_interface(type(modules[name]))]
-    missed = [name for name in own if "regard_told" not in modules[name].__dict__]
-    for name in missed:
-        modules[name].__dict__["regard_told"] = True
-    if missed:
-        kinds = sorted({type(modules[name]).__name__ for name in missed})
-        some = "Its attention is" if len(own) == sum(map(len, found)) else "Some of its attention is"
+    with_own_code = [name for name in result.missed if not calls_interface(type(modules[name]))]
+    new = [name for name in with_own_code if "regard_warned" not in modules[name].__dict__]
+    for name in new:
+        modules[name].__dict__["regard_warned"] = True
+    if new:
+        classes = sorted({type(modules[name]).__name__ for name in new})
+        subject = "Its attention is" if len(with_own_code) == sum(map(len, result)) else "Some of its attention is"
         warnings.warn(
-            f"{type(model).__name__} does not call regard in {len(missed)} modules ({', '.join(kinds)}). {some} "
+            f"{type(model).__name__} does not call regard in {len(new)} modules ({', '.join(classes)}). {subject} "
             "computed by code of its own, as without regard; regard.hf.check(model) names the modules.",
             stacklevel=2,
         )
 
 
 def _before(model: nn.Module, _: Any, keywords: dict[str, Any]) -> None:
-    """Before each forward pass: not every model hands on that its caller wants the weights."""
+    """Before each forward pass: not every model passes output_attentions on to its attentions."""
     if torch.compiler.is_compiling():
         return
     if model.__dict__.pop("regard_asked", False):  # the last pass has raised
@@ -94,7 +94,7 @@ def _before(model: nn.Module, _: Any, keywords: dict[str, Any]) -> None:
 
 
 def _after(model: nn.Module, *_: Any) -> None:
-    """After each forward pass; after the first, warn if nothing has called regard and nobody has said so yet."""
+    """After each forward pass; after the first, warn if nothing has called regard and there was no warning yet."""
     if torch.compiler.is_compiling():
         return
     if model.__dict__.pop("regard_asked", False):
@@ -103,9 +103,11 @@ def _after(model: nn.Module, *_: Any) -> None:
         return
     model.__dict__["regard_seen"] = True
     name = implementation(model)
-    if not name.startswith(PREFIX) or any({"regard_heads", "regard_told"} & m.__dict__.keys() for m in model.modules()):
+    if not name.startswith(PREFIX) or any(
+        {"regard_heads", "regard_warned"} & m.__dict__.keys() for m in model.modules()
+    ):
         return
-    model.__dict__["regard_told"] = True
+    model.__dict__["regard_warned"] = True
     warnings.warn(
         f"{type(model).__name__} did not call regard in its first forward pass, though its attn_implementation is "
         f"{name!r}: either it has no attention, or it computes it by code of its own.",
@@ -114,7 +116,7 @@ def _after(model: nn.Module, *_: Any) -> None:
 
 
 def _refuse_classes(model: nn.Module, name: str) -> None:
-    """In files that choose a class of attention by the name: what stands under ours says that there is none."""
+    """In files that look up a class of attention by its name: register a function that raises under `name`."""
     for cls in type(model).__mro__:
         for attribute, classes in vars(sys.modules.get(cls.__module__, object)).items():
             if attribute.endswith("ATTENTION_CLASSES") and isinstance(classes, dict) and "eager" in classes:

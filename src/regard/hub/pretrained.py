@@ -1,4 +1,4 @@
-"""What can be saved, loaded and given to the Hub: the three methods, for any class and for a module with settings."""
+"""`save_pretrained`, `from_pretrained` and `push_to_hub`, for any class and for a module with settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from regard.hub.model_folder import ModelFolder, upload
 
 
 class Pretrained(ABC):
-    """What can be saved, loaded, and given to the Hugging Face Hub.
+    """A model that can be saved, loaded, and uploaded to the Hugging Face Hub.
 
         pool.save_pretrained("my-pool")
         pool = AttentionPool.from_pretrained("my-pool")                  # or "user/name" on the Hub
         pool.push_to_hub("user/name", private=True)
 
-    A class says how it is written into a folder and read from one, and what its card is; a module that is made again
-    from settings is a `PretrainedModule`.
+    A subclass implements writing into a folder, reading from one, and its model card; a module that is built from
+    settings is a `PretrainedModule`.
 
     >>> from regard.nn import AttentionPool
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -31,11 +31,11 @@ class Pretrained(ABC):
 
     @abstractmethod
     def card(self, name: str, *, license: str | None = None) -> Card:
-        """The README.md of the model, under the `name` that it is loaded by."""
+        """The model card (README.md); `name` is the folder or repository that the model is loaded from."""
 
     @abstractmethod
     def _write(self, place: ModelFolder) -> None:
-        """Write all but the card."""
+        """Write everything but the model card."""
 
     @classmethod
     @abstractmethod
@@ -43,7 +43,7 @@ class Pretrained(ABC):
         """The model that was written into a folder, in evaluation mode."""
 
     def save_pretrained(self, folder: Path | str, *, card: Card | None = None) -> Path:
-        """Write model.safetensors, config.json and README.md (`card`, or one with what is known) into a folder."""
+        """Write model.safetensors, config.json and README.md (default the model's card) into a folder; returns it."""
         place = ModelFolder(Path(folder))
         self._write(place)
         place.write_card(card or self.card(place.name))
@@ -59,9 +59,13 @@ class Pretrained(ABC):
         cache_dir: Path | str | None = None,
         local_files_only: bool = False,
     ) -> Self:
-        """The model in a folder, or in a repository on the Hub: "user/name", at a branch, tag or commit `revision`.
+        """Load the model, in evaluation mode, on the CPU. A mismatch raises a ValueError of one line.
 
-        It is in evaluation mode, on the CPU. What does not fit raises a ValueError of one line.
+        `source`: a folder, or a repository on the Hub: "user/name".
+        `revision`: branch, tag or commit of the repository; default its main branch.
+        `token`: for a private repository; default that of `hf auth login`.
+        `cache_dir`: where downloads are stored; default that of huggingface_hub.
+        `local_files_only`: use earlier downloads only; default False.
         """
         place = ModelFolder.find(
             source, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
@@ -78,19 +82,24 @@ class Pretrained(ABC):
         branch: str | None = None,
         commit_message: str | None = None,
     ) -> str:
-        """Upload the model to "user/name" on the Hub, which is made if it is not there; returns the commit's address.
+        """Upload the model to a repository on the Hub, and return the URL of the commit.
 
-        The token is that of `hf auth login` unless given.
+        `repo_id`: "user/name"; created if it does not exist.
+        `card`: the README.md; default `self.card(repo_id)`.
+        `private`: visibility of a new repository; default that of the account.
+        `token`: default that of `hf auth login`.
+        `branch`: default main.
+        `commit_message`: default "Upload a model of regard".
         """
         with tempfile.TemporaryDirectory() as folder:
-            made = self.save_pretrained(folder, card=card or self.card(repo_id))
-            return upload(made, repo_id, private, token, branch, commit_message or "Upload a model of regard")
+            path = self.save_pretrained(folder, card=card or self.card(repo_id))
+            return upload(path, repo_id, private, token, branch, commit_message or "Upload a model of regard")
 
 
 class PretrainedModule(Pretrained, nn.Module):
-    """A module that is made again from settings, and then given its weights.
+    """A module that is saved as settings and weights.
 
-    A class says its `kind`, its settings as JSON holds them, how it is made from them, and its card:
+    A subclass states its `kind`, its settings as JSON, how to build it from them, and its model card:
 
     >>> import torch
     >>> class Scale(PretrainedModule):
@@ -115,12 +124,12 @@ class PretrainedModule(Pretrained, nn.Module):
 
     @abstractmethod
     def _hub_settings(self) -> dict[str, Any]:
-        """All that is not weights, as JSON holds it."""
+        """Everything but the weights, as a JSON object."""
 
     @classmethod
     @abstractmethod
     def _from_hub_settings(cls, settings: dict[str, Any]) -> Self:
-        """The module that has these settings, with weights of its own."""
+        """A module with these settings, and initial weights."""
 
     def _write(self, place: ModelFolder) -> None:
         place.write({"kind": self.kind, **self._hub_settings()}, self.state_dict())
@@ -129,7 +138,7 @@ class PretrainedModule(Pretrained, nn.Module):
     def _opened(cls, place: ModelFolder) -> Self:
         settings = place.settings(cls.kind)
         with place.describing(cls.__name__):
-            made = cls._from_hub_settings(settings)
-        place.refuse(settings.keys() - made._hub_settings().keys())
-        place.fill(made)
-        return made.eval()
+            module = cls._from_hub_settings(settings)
+        place.refuse(settings.keys() - module._hub_settings().keys())
+        place.fill(module)
+        return module.eval()

@@ -1,4 +1,4 @@
-"""Modules: thin, they hold parameters."""
+"""Modules: they hold parameters, and call the functions of regard."""
 
 from regard.nn.continuous import ContinuousAttentionPool, ContinuousSelfAttention
 from regard.nn.insert import insert_nonlocal

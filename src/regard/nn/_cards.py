@@ -1,4 +1,4 @@
-"""The cards of modules that pool or mix features."""
+"""Model cards of modules that pool or mix features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from regard.hub.card import Card
 
 
 def pool_card(module: PretrainedModule, name: str, features: str, license: str | None) -> Card:
-    """What the module is, from its docstring and settings; `features` is code that makes an input for it."""
+    """The model card of a module, from its docstring and settings.
+
+    `module`: a pool, or an attention.
+    `name`: the folder or repository that the module is loaded from.
+    `features`: code of an expression for an example input.
+    `license`: its identifier; None for none.
+    """
     kind = type(module).__name__
     settings = module._hub_settings()
     code = f"""
@@ -17,8 +23,8 @@ from regard.nn import {kind}
 module = {kind}.from_pretrained("{name}")
 out = module({features})
 """
-    said = (type(module).__doc__ or kind).split("\n", 1)[0]
-    summary = f"`{kind}` of regard, {_size(module):,} parameters. {said}"
+    first_line = (type(module).__doc__ or kind).split("\n", 1)[0]
+    summary = f"`{kind}` of regard, {_size(module):,} parameters. {first_line}"
     return Card(
         name,
         summary,

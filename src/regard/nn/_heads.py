@@ -1,4 +1,4 @@
-"""What every multi-head module shares: weights if they are wanted, dropout, biases, and torch's masks at the border."""
+"""What every multi-head module shares: attention with optional weights, dropout and bias; torch's masks converted."""
 
 from __future__ import annotations
 
@@ -31,8 +31,14 @@ def attend_heads(
 ) -> tuple[Tensor, Tensor | None]:
     """Context (..., H, Lq, dv), and the weights that made it (..., H, Lq, Lk) if needed; see `regard.attend`.
 
-    `bias` is added to the scores. `dropout` is the share of weights set to zero, here and now: pass zero outside of
-    training. Features become distributions first where the affinity is a distance between them.
+    `q`, `k`: (..., H, Lq, d) and (..., H, Lk, d); packed into distributions first if the affinity is a `Distance`.
+    `v`: (..., H, Lk, dv).
+    `affinity`, `map`: of the attention.
+    `mask`: boolean, broadcasts to the weights, True = takes part; default None.
+    `causal`: as in `regard.attend`; default False.
+    `bias`: added to the scores; default None.
+    `dropout`: share of weights set to zero in this call; pass zero outside of training; default 0.
+    `need_weights`: return the weights, which then are in memory; default False.
     """
     if isinstance(affinity, Distance):
         q, k = affinity.pack(q), affinity.pack(k)
@@ -48,51 +54,50 @@ def masks_of_torch(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Masks as `torch.nn.MultiheadAttention` takes them, as a mask that is True where a key takes part, and a bias.
 
-    `scores` is the shape ([B,] H, Lq, Lk). Zeros and minus infinities mask; any other float mask is a bias.
+    `scores` is the shape ([B,] H, Lq, Lk). A float mask of zeros and minus infinities becomes a mask, any other a bias.
     """
     mask: Tensor | None = None
     bias: Tensor | None = None
-    for name, given in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
-        if given is None:
+    for name, argument in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+        if argument is None:
             continue
-        given = _aligned(name, given, scores)
-        if given.dtype == torch.bool:
-            part = ~given
-        elif _only_masks(given):
-            part = given == 0
+        torch_mask = _aligned(name, argument, scores)
+        if torch_mask.dtype == torch.bool:
+            takes_part = ~torch_mask
+        elif _only_masks(torch_mask):
+            takes_part = torch_mask == 0
         else:
-            _check.below_infinity(name, given)
-            bias = given if bias is None else bias + given
+            _check.below_infinity(name, torch_mask)
+            bias = torch_mask if bias is None else bias + torch_mask
             continue
-        mask = part if mask is None else mask & part
+        mask = takes_part if mask is None else mask & takes_part
     return mask, bias
 
 
-def _only_masks(given: Tensor) -> bool:
-    """Whether a float mask is made of zeros and minus infinities, where a look at it makes nobody wait.
+def _only_masks(torch_mask: Tensor) -> bool:
+    """Whether a float mask consists of zeros and minus infinities; False where reading it would synchronise a device.
 
-    A boolean mask says the same to more algorithms.
+    More algorithms take a boolean mask than a bias.
     """
-    look = given.is_cpu and not given.requires_grad and _check.readable(given)
-    return look and bool(((given == 0) | (given == -math.inf)).all())
+    readable = torch_mask.is_cpu and not torch_mask.requires_grad and _check.readable(torch_mask)
+    return readable and bool(((torch_mask == 0) | (torch_mask == -math.inf)).all())
 
 
-def _aligned(name: str, given: Tensor, scores: torch.Size) -> Tensor:
+def _aligned(name: str, torch_mask: Tensor, scores: torch.Size) -> Tensor:
     """The mask with axes that broadcast to the scores, if it has one of the shapes that torch allows."""
     batched = len(scores) == 4
-    if given.dtype != torch.bool and not given.dtype.is_floating_point:
+    if torch_mask.dtype != torch.bool and not torch_mask.dtype.is_floating_point:
         remedy = "Use .bool(); True leaves a key out, as in torch."
-        _check.complain(name, given.dtype, "a boolean or floating-point mask", remedy, TypeError)
+        _check.complain(name, torch_mask.dtype, "a boolean or floating-point mask", remedy, TypeError)
     allowed: list[tuple[int, ...]]
     if name == "key_padding_mask":
         allowed = [(scores[0], scores[-1]) if batched else (scores[-1],)]
     else:
         allowed = [tuple(scores[-2:]), (math.prod(scores[:-2]), *scores[-2:])]
-    if tuple(given.shape) not in allowed:
-        wanted = " or ".join(str(tuple(shape)) for shape in allowed)
-        _check.complain(
-            name, f"shape {tuple(given.shape)}", wanted, "Sizes are batch, heads times batch, queries, keys."
-        )
+    if tuple(torch_mask.shape) not in allowed:
+        expected = " or ".join(str(tuple(shape)) for shape in allowed)
+        remedy = "Sizes are batch, heads times batch, queries, keys."
+        _check.complain(name, f"shape {tuple(torch_mask.shape)}", expected, remedy)
     if name == "key_padding_mask":
-        return given[..., None, None, :]
-    return given.unflatten(0, tuple(scores[:-2])) if given.dim() == 3 else given
+        return torch_mask[..., None, None, :]
+    return torch_mask.unflatten(0, tuple(scores[:-2])) if torch_mask.dim() == 3 else torch_mask

@@ -50,25 +50,25 @@ class _OnLocations(PretrainedModule):
             where = line(where) if isinstance(where, int) else grid(*where)
         self.where, self.basis = where, basis or _basis_for(where)
         self.penalty, self.padding = penalty, padding
-        # What can be computed again is not saved with the parameters.
+        # Not saved with the parameters: it can be computed again.
         self.register_buffer("operator", ridge(where, self.basis, penalty, padding), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        exact = dict(self._buffers)
+        originals = dict(self._buffers)
         super()._apply(fn, recurse)
-        # bfloat16 is for the parameters: what was solved in float64 keeps its digits and only follows to the device.
-        for name, moved in self._buffers.items():
-            old = exact[name]
-            if old is not None and moved is not None:
-                self._buffers[name] = old.to(moved.device)
+        # A new dtype is for the parameters: buffers that were solved in float64 keep theirs and only change device.
+        for name, converted in self._buffers.items():
+            original = originals[name]
+            if original is not None and converted is not None:
+                self._buffers[name] = original.to(converted.device)
         return self
 
     def _operator(self, mask: Tensor | None) -> Tensor:
-        """(L, N); with a mask one for each example, (..., L, N), with zeros where a location does not take part."""
+        """(L, N); with a mask one per example, (..., L, N), with zeros where a location does not take part."""
         if mask is None:
             return self.operator
-        own = ridge(self.where, self.basis, self.penalty, self.padding, mask)
-        return own.masked_fill(~mask.unsqueeze(-1), 0)
+        operator = ridge(self.where, self.basis, self.penalty, self.padding, mask)
+        return operator.masked_fill(~mask.unsqueeze(-1), 0)
 
     def _check_input(self, x: Tensor, dim: int, mask: Tensor | None) -> None:
         _check.floating("x", x, min_dims=2)
@@ -80,7 +80,7 @@ class _OnLocations(PretrainedModule):
             _check.boolean_mask(mask, x.shape[:-1], "x without its last axis")
 
     def card(self, name: str, *, license: str | None = None) -> Card:
-        """The README.md of this module, under the name that it is loaded by."""
+        """The model card (README.md) of this module; `name` is the folder or repository that it is loaded from."""
         return pool_card(self, name, f"torch.randn(1, {len(self.where)}, {self.dim})", license)
 
     def _hub_settings(self) -> dict[str, Any]:
@@ -95,8 +95,8 @@ class _OnLocations(PretrainedModule):
     @staticmethod
     def _places(settings: dict[str, Any]) -> dict[str, Any]:
         """The arguments that all modules on locations take."""
-        read = {"where": read_locations(settings["where"]), "basis": read_basis(settings["basis"])}
-        return {name: settings[name] for name in ("dim", "penalty", "padding")} | read
+        parts = {"where": read_locations(settings["where"]), "basis": read_basis(settings["basis"])}
+        return {name: settings[name] for name in ("dim", "penalty", "padding")} | parts
 
     def extra_repr(self) -> str:
         """What the children do not show."""
@@ -146,7 +146,7 @@ class ContinuousAttentionPool(_OnLocations):
         penalty: float = PENALTY,
         padding: bool = False,
     ) -> None:
-        """Make the layers and solve the ridge regression."""
+        """Create the layers and solve the ridge regression."""
         super().__init__(where, basis, penalty, padding)
         self.dim = _check.count("dim", dim)
         hidden = dim if hidden is None else _check.count("hidden", hidden)
@@ -179,19 +179,25 @@ class ContinuousAttentionPool(_OnLocations):
 
     @classmethod
     def _from_hub_settings(cls, settings: dict[str, Any]) -> Self:
-        more = {name: settings[name] for name in ("hidden", "out", "dropout")}
+        network = {name: settings[name] for name in ("hidden", "out", "dropout")}
         fits: dict[str, Any] = {name: read_fit(settings[name]) for name in ("fit", "fit_test")}
-        return cls(**cls._places(settings), **more, **fits)
+        return cls(**cls._places(settings), **network, **fits)
 
 
 class ContinuousSelfAttention(_OnLocations):
     """Self-attention on a continuous key-value signal: O(L N) time and memory instead of O(L^2) (7.5 to 7.7).
 
     Keys and values at L locations become functions with N coefficients each, by ridge regression, once. The products of
-    a query with the coefficients of the keys give the mean and the Cholesky factor of a density, family `alpha`; its
-    context is the expectation of the value function. `where` and `basis` as in `ContinuousAttentionPool`; locations in
-    the unit box, in one or two dimensions. At the start every query looks around its own location, the first head at
-    one cell, the last at half the box.
+    a query with the coefficients of the keys give the mean and the Cholesky factor of a density; the context is the
+    expectation of the value function. At initialisation the density of every query is centred at its own location, with
+    a width from one cell (first head) to half the box (last head).
+
+    `dim`: width of the features.
+    `heads`: a divisor of it.
+    `where`: as in `ContinuousAttentionPool`; locations in the unit box, in one or two dimensions.
+    `basis`: as in `ContinuousAttentionPool`.
+    `alpha`: family of the densities, 1 (Gaussian), 2 (paraboloid), 3/2 or 4/3; default 1.
+    `penalty`, `padding`: as in `regard.continuous.ridge`.
 
     `mask` (B, L), True = takes part: masked locations are no keys. Differentiable in features and parameters.
 
@@ -215,7 +221,7 @@ class ContinuousSelfAttention(_OnLocations):
         penalty: float = PENALTY,
         padding: bool = False,
     ) -> None:
-        """Make the layers and solve the ridge regression."""
+        """Create the layers and solve the ridge regression."""
         super().__init__(where, basis, penalty, padding)
         self.dim, self.heads, self.alpha = _check.count("dim", dim), _check.count("heads", heads), alpha
         if dim % heads:
@@ -226,13 +232,13 @@ class ContinuousSelfAttention(_OnLocations):
         self.query_key_value = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
         rows, columns = torch.tril_indices(d, d).unbind()
-        least, widest = float(self.where.within.diagonal().min().sqrt()), 0.5
-        widths = least * (widest / least) ** (torch.arange(heads) / max(heads - 1, 1))
+        narrowest, widest = float(self.where.within.diagonal().min().sqrt()), 0.5
+        widths = narrowest * (widest / narrowest) ** (torch.arange(heads) / max(heads - 1, 1))
         factor = torch.where(rows == columns, widths.unsqueeze(-1), torch.zeros(()))
         self.shape_weight = nn.Parameter(torch.zeros(heads, len(self.basis), d + len(rows)))
         self.shape_bias = nn.Parameter(torch.cat([torch.zeros(heads, d), factor], -1))
-        self.floor = least**2
-        # Where a query looks before it has learned anything: the logit of its own location, kept off the border.
+        self.floor = narrowest**2
+        # The mean of a query's density at initialisation: the logit of its own location, clamped away from the border.
         self.register_buffer("home", points.double().clamp(0.01, 0.99).logit(), persistent=False)
         # Functions differ in height by orders of magnitude; their root mean square makes coefficients comparable.
         height = self.basis(points.double()).square().mean(0).sqrt()
@@ -248,7 +254,7 @@ class ContinuousSelfAttention(_OnLocations):
         return out
 
     def densities(self, x: Tensor, mask: Tensor | None = None) -> Density:
-        """The density of every query, batch (B, H, L): for pictures."""
+        """The density of every query, batch shape (B, H, L): for pictures."""
         q, k, _, _ = self._projected(x, mask)
         with without_autocast(x):
             return self._density(q, k)
@@ -265,14 +271,14 @@ class ContinuousSelfAttention(_OnLocations):
         return cls(**cls._places(settings), heads=settings["heads"], alpha=settings["alpha"])
 
     def _projected(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, torch.dtype]:
-        """Queries (B, H, L, E), and the coefficients of the key and value functions, (B, H, N, E)."""
+        """Queries (B, H, L, E), coefficients of the key and value functions (B, H, N, E), and the output's dtype."""
         self._check_input(x, self.dim, mask)
         if x.dim() != 3:
             _check.complain("x", f"shape {tuple(x.shape)}", "(B, L, dim)", "Add or flatten batch axes.")
         projected = self.query_key_value(x)
-        work = torch.float64 if projected.dtype == torch.float64 else torch.float32
-        q, k, v = projected.to(work).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
-        operator = self._operator(mask).to(work)
+        working = torch.float64 if projected.dtype == torch.float64 else torch.float32
+        q, k, v = projected.to(working).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        operator = self._operator(mask).to(working)
         operator = operator if mask is None else operator.expand(*x.shape[:-1], -1).unsqueeze(1)
         with without_autocast(x):
             return q, operator.mT @ k, operator.mT @ v, projected.dtype

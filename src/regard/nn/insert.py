@@ -1,4 +1,4 @@
-"""Putting non-local blocks into a network that somebody else wrote."""
+"""Inserting non-local blocks into an existing network."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ def insert_nonlocal(
     affinity: PairwiseName = "embedded_gaussian",
     **options: Any,
 ) -> list[str]:
-    """Put non-local blocks (7.1) after residual blocks of a ResNet, in place, and return the names of the modules.
+    """Insert non-local blocks (7.1) after residual blocks of a ResNet, in place, and return the names of the modules.
 
-    A position is (stage, block), counted from zero or from the end, or the name of a residual block: "layer3.4",
-    "encoder.stages.2.layers.4". The default is the paper's: before the last residual block of the third stage. Stages
-    are found by their looks: a list `stages` whose members have `layers` (Hugging Face), or `layer1`, `layer2`, ...
-    (torchvision), anywhere in the model. Whether the block is 1d, 2d or 3d, and its channels, are read from the
-    convolutions of the residual block. `options` go to `NonLocal2d`.
+    `model`: the network. Its stages are a list `stages` whose members have `layers` (Hugging Face), or `layer1`,
+    `layer2`, ... (torchvision), anywhere in the model.
+    `after`: one position or several: (stage, block), counted from zero or from the end, or the name of a residual
+    block, "layer3.4" or "encoder.stages.2.layers.4"; default the paper's (2, -2), before the last residual block of the
+    third stage.
+    `affinity`: as in `NonLocal2d`; default "embedded_gaussian".
+    `options`: further arguments of `NonLocal2d`.
 
-    The new module sits in the same `nn.Sequential` right after the residual block "4" and is called "4_nonlocal". No
-    other name changes, so the model still loads its checkpoint with `strict=False`; and it computes what it did before
-    until it is trained. Device, dtype and training mode are those of the residual block.
+    Whether the block is 1d, 2d or 3d, and its channels, are read from the convolutions of the residual block; device,
+    dtype and training mode are those of the residual block. The new module follows the residual block "4" in its
+    `nn.Sequential`, under the name "4_nonlocal". No other name changes, so the model still loads its checkpoint with
+    `strict=False`, and until it is trained its output is the same as before.
 
     >>> import torch
     >>> def stage(c): return nn.Sequential(*[nn.Sequential(nn.Conv2d(c, c, 3, padding=1), nn.ReLU()) for _ in range(2)])
@@ -53,7 +56,7 @@ def insert_nonlocal(
     positions: list[Any] = [after] if single else list(after)
     if not positions:
         _check.complain("after", "no position", "at least one", "For example after=(2, -2).")
-    # All are found and made before the first is put in: an error leaves the model as it was.
+    # All positions are resolved and all blocks built before the first insertion: an error leaves the model unchanged.
     names = [_find(model, position) for position in positions]
     if len(set(names)) < len(names):
         _check.complain("after", positions, "different residual blocks", f"They are {', '.join(names)}.")
@@ -99,36 +102,36 @@ def _stages(model: nn.Module) -> Iterator[list[str]]:
     for prefix, module in model.named_modules():
         dot = f"{prefix}." if prefix else ""
         listed = getattr(module, "stages", None)
-        found: list[tuple[str, Any]]
+        stages: list[tuple[str, Any]]
         if isinstance(listed, (nn.ModuleList, nn.Sequential)) and all(hasattr(s, "layers") for s in listed):
-            found = [(f"{dot}stages.{i}.layers", stage.layers) for i, stage in enumerate(listed)]
+            stages = [(f"{dot}stages.{i}.layers", stage.layers) for i, stage in enumerate(listed)]
         else:
             count = next(i for i in range(1, 100) if not isinstance(getattr(module, f"layer{i}", None), nn.Sequential))
-            found = [(f"{dot}layer{i}", getattr(module, f"layer{i}")) for i in range(1, count)]
-        if found:
-            for name, stage in found:
+            stages = [(f"{dot}layer{i}", getattr(module, f"layer{i}")) for i in range(1, count)]
+        if stages:
+            for name, stage in stages:
                 yield [f"{name}.{child}" for child, b in stage.named_children() if not isinstance(b, NonLocal)]
             return
 
 
 def _make(residual: nn.Module, name: str, affinity: PairwiseName, options: dict[str, Any]) -> NonLocal:
-    main = [
+    convolutions = [
         m
         for path, m in residual.named_modules()
         if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and not set(_SHORTCUTS) & set(path.split("."))
     ]
-    if not main:
+    if not convolutions:
         _check.complain("after", f"{name!r}, a {type(residual).__name__}", "a block with convolutions", "Name another.")
-    kind = next(block for conv, block in _BLOCKS.items() if isinstance(main[-1], conv))
-    block = kind(main[-1].out_channels, affinity, **options)
-    like = main[-1].weight
-    return block.to(like.device, like.dtype).train(residual.training)
+    kind = next(block for conv, block in _BLOCKS.items() if isinstance(convolutions[-1], conv))
+    block = kind(convolutions[-1].out_channels, affinity, **options)
+    weight = convolutions[-1].weight
+    return block.to(weight.device, weight.dtype).train(residual.training)
 
 
 def _put(model: nn.Module, name: str, block: NonLocal) -> None:
     parent, _, child = name.rpartition(".")
     container = model.get_submodule(parent)
-    # A Sequential runs its children in the order of their registration, whatever they are called.
+    # A Sequential runs its children in the order of registration, whatever their names: register the later ones again.
     later = list(container.named_children())
     later = later[[n for n, _ in later].index(child) + 1 :]
     for n, _ in later:

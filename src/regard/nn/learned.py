@@ -1,4 +1,4 @@
-"""Learnable parts of an attention, to be given to a module: affinities that hold tensors, and alpha."""
+"""Learnable parts of an attention, to pass to a module: affinities that hold tensors, and alpha."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Learned(nn.Module):
     """An affinity whose tensors are learned: `Learned(Bilinear, weight=...)` makes `Bilinear(weight)` at every call.
 
     `make` is the class of an affinity, and `tensors` are its arguments, copied into parameters of the same names. With
-    a leading axis of heads, (H, d, d) or (H, d), each head learns its own.
+    a leading axis of heads, (H, d, d) or (H, d), each head learns a tensor of its own.
 
     >>> from regard import Additive, Bilinear
     >>> layer = Learned(Bilinear, weight=torch.eye(16).expand(4, 16, 16) / 4)
@@ -34,7 +34,7 @@ class Learned(nn.Module):
     """
 
     def __init__(self, make: Callable[..., Affinity], **tensors: Tensor) -> None:
-        """Copy the tensors into parameters, and try the affinity once."""
+        """Copy the tensors into parameters, and build the affinity once as a check."""
         super().__init__()
         self.make = make
         self._names = tuple(tensors)
@@ -46,17 +46,17 @@ class Learned(nn.Module):
             _check.complain("make", got, "the class of an affinity", "For example regard.Bilinear.", TypeError)
 
     def forward(self) -> Affinity:
-        """The affinity with the parameters as they are now."""
+        """The affinity with the current parameters."""
         return self.make(**{name: getattr(self, name) for name in self._names})
 
     def extra_repr(self) -> str:
-        """What is made, and of what shapes."""
+        """The class of the affinity, and the shapes of its tensors."""
         shapes = (f"{name}={tuple(getattr(self, name).shape)}" for name in self._names)
         return ", ".join([getattr(self.make, "__name__", repr(self.make)), *shapes])
 
 
 class Entmax(nn.Module):
-    """See `regard.entmax`: alpha is learned, one for every head, and stays above one (docs/math.md, 2.4).
+    """See `regard.entmax`: alpha is learned, one per head, and stays above one (docs/math.md, 2.4).
 
     It is a map of scores (..., heads, Lq, Lk). The parameter is `free`, with alpha = 1 + softplus(free).
 
@@ -83,7 +83,7 @@ class Entmax(nn.Module):
         return 1 + softplus(self.free)
 
     def value(self) -> EntmaxValue:
-        """The map with the alphas of now; one number where they are equal in all heads and not being learned."""
+        """The map with the current alphas; one number where they are equal in all heads and not being learned."""
         if not self.free.requires_grad and _check.readable(self.free):
             alphas = self.alpha.flatten().tolist()
             if max(alphas) == min(alphas):
@@ -95,7 +95,7 @@ class Entmax(nn.Module):
         return entmax(s, self.alpha, dim, mask)
 
     def extra_repr(self) -> str:
-        """How many heads, and where alpha is."""
+        """The number of heads, and the range of alpha."""
         alpha = self.alpha.detach()
         if alpha.is_meta:
             return f"heads={self.heads}"
@@ -104,21 +104,21 @@ class Entmax(nn.Module):
 
 
 def check_affinity(affinity: object) -> None:
-    """Refuse what is no affinity, and one with a learnable tensor that the module that is given it would not train."""
+    """Check that this is an affinity, and that a learnable tensor in it would be a parameter of the module."""
     if not isinstance(affinity, (Affinity, nn.Module)):
         got = getattr(affinity, "__name__", type(affinity).__name__)
         remedy = "Make one, for example Dot(), or Learned(Bilinear, weight=...)."
         _check.complain("affinity", got, "an Affinity object", remedy, TypeError)
-    held = {} if isinstance(affinity, nn.Module) else vars(affinity)
-    if any(isinstance(x, Tensor) and x.requires_grad for x in held.values()):
+    attributes = {} if isinstance(affinity, nn.Module) else vars(affinity)
+    if any(isinstance(x, Tensor) and x.requires_grad for x in attributes.values()):
         remedy = f"Use Learned({type(affinity).__name__}, ...), whose tensors are parameters."
         _check.complain("affinity", "a tensor that requires a gradient", "one that the module can hold", remedy)
 
 
 def held_map(map: object) -> Any:
-    """The map as a module keeps it: a module as it is, all else as a value (`regard.maps.spelling.as_map`).
+    """The map as an attribute of a module: an nn.Module as it is, all else as a value (`regard.maps.spelling.as_map`).
 
-    One with a learnable tensor that the module would not train is refused.
+    A value with a learnable tensor is an error: the module would not train it.
     """
     if isinstance(map, nn.Module):
         return map

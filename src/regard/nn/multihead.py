@@ -1,4 +1,4 @@
-"""Multi-head attention with any affinity and any map, in the shape of torch's own."""
+"""Multi-head attention with any affinity and any map, with the interface of torch's."""
 
 from __future__ import annotations
 
@@ -22,18 +22,26 @@ class MultiheadAttention(nn.Module):
 
     The same arguments in the same order, the same call, the same masks (True leaves a key *out*, as in torch), the same
     return and the same parameters: it loads that module's `state_dict`, and with `Dot()` and `softmax` it gives the
-    same numbers. As in torch, `batch_first` is False unless given. `add_bias_kv` adds a learned key and value to every
-    sequence, `add_zero_attn` a key and value of zeros; no mask leaves them out.
+    same numbers.
 
-    `affinity` is any of regard's, or `Learned(...)` for one that holds tensors; a Wasserstein one makes its
-    distributions of the features of a head, [mean, scale] in their two halves for `GaussianW2`. `map` is any map:
-    `softmax`, `sparsemax`, `functools.partial(entmax, alpha=1.5)`, `Entmax(num_heads)` with a learned alpha, a
-    doubly stochastic `Sinkhorn()`. Which algorithm computes it is `regard.explain_attend`'s to say; with
-    `need_weights`, which is True unless given, all weights are in memory. Dropout falls on the weights.
+    `embed_dim`: width of queries and output.
+    `num_heads`: a divisor of it.
+    `dropout`: share of weights set to zero in training; default 0.
+    `bias`: of all projections; default True.
+    `add_bias_kv`: append a learned key and value to every sequence, which no mask leaves out; default False.
+    `add_zero_attn`: append a key and value of zeros, which no mask leaves out; default False.
+    `kdim`, `vdim`: widths of keys and values; default `embed_dim`.
+    `batch_first`: inputs are (B, L, d), not (L, B, d); default False, as in torch.
+    `device`, `dtype`: of the parameters; default torch's.
+    `affinity`: any of regard's, or `Learned(...)` for one that holds tensors; a Wasserstein one makes its distributions
+    from the features of a head, [mean, scale] in their two halves for `GaussianW2`; default `Dot()`.
+    `map`: any map: `softmax` (default), `sparsemax`, `Entmax(1.5)`, `regard.nn.Entmax(num_heads)` with a learned alpha,
+    a doubly stochastic `Sinkhorn()`.
 
-    A query with no key left gets weights of zero and the bias of the output projection, where torch gives NaN. It may
-    take the place of `self_attn` in torch's own layers; their shortcut for evaluation, which computes softmax of the
-    dot product whatever stands there, is taken only if that is what this module computes.
+    `regard.explain_attend` says which algorithm computes it; with `need_weights` all weights are in memory. A query
+    without any key gets weights of zero and the bias of the output projection, where torch gives NaN. The module can
+    replace `self_attn` in torch's layers; their fast path for evaluation, which always computes softmax of the dot
+    product, is taken only if that is what this module computes.
 
     >>> from regard import sparsemax
     >>> layer = MultiheadAttention(16, 4, batch_first=True, map=sparsemax)
@@ -65,7 +73,7 @@ class MultiheadAttention(nn.Module):
         affinity: Affinity | nn.Module = Dot(),  # noqa: B008  (immutable)
         map: Map = softmax,
     ) -> None:
-        """Make the projections, with torch's initial values."""
+        """Create the projections, with torch's initial values."""
         super().__init__()
         self.embed_dim = _check.count("embed_dim", embed_dim)
         self.num_heads = _check.count("num_heads", num_heads)
@@ -109,15 +117,15 @@ class MultiheadAttention(nn.Module):
 
     @property
     def _qkv_same_embed_dim(self) -> bool:
-        """Whether torch's layers may read `in_proj_weight` in evaluation, and compute softmax with their own kernel."""
+        """Whether torch's layers may take their fast path in evaluation: softmax, with `in_proj_weight`."""
         return self.in_proj_weight is not None and isinstance(self.map, Softmax) and self.affinity == Dot()
 
     def merge_masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, query: Tensor
     ) -> tuple[Tensor | None, int | None]:
-        """The masks as that kernel wants them: torch's layers ask for it."""
-        theirs: Any = nn.MultiheadAttention.merge_masks
-        merged: tuple[Tensor | None, int | None] = theirs(self, attn_mask, key_padding_mask, query)
+        """The masks in the form of torch's fused kernel; torch's layers call it."""
+        merge: Any = nn.MultiheadAttention.merge_masks
+        merged: tuple[Tensor | None, int | None] = merge(self, attn_mask, key_padding_mask, query)
         return merged
 
     def forward(
@@ -131,26 +139,29 @@ class MultiheadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Output like `query`, and weights (B, Lq, Lk), or (B, H, Lq, Lk) if not averaged, or None if not needed.
+        """Output of the shape of `query`, and the weights, or None.
 
-        `query` (Lq, B, embed_dim), `key` (Lk, B, kdim), `value` (Lk, B, vdim); (B, L, ...) with `batch_first`;
-        (L, ...) without a batch. `key_padding_mask` (B, Lk) and `attn_mask` (Lq, Lk) or (B * H, Lq, Lk) are boolean,
-        True where a key is left out, or are added to the scores. `is_causal` says, as in torch, that `attn_mask` is the
-        causal one; the mask decides. Without a mask it lets the first query see the first key, the next one two, and
-        so on, where torch wants the mask too. Nested tensors are taken for all three inputs, with `batch_first` and
-        without masks; weights then are padded with zeros.
+        `query`, `key`, `value`: (Lq, B, embed_dim), (Lk, B, kdim), (Lk, B, vdim); (B, L, ...) with `batch_first`;
+        (L, ...) without a batch. All three may be nested tensors, with `batch_first` and without masks; the weights are
+        then padded with zeros.
+        `key_padding_mask`: (B, Lk), boolean, True where a key is left out, or a float that is added to the scores.
+        `need_weights`: return the weights, which are then in memory; default True.
+        `attn_mask`: (Lq, Lk) or (B * H, Lq, Lk), boolean or float as above.
+        `average_attn_weights`: weights (B, Lq, Lk), averaged over heads, not (B, H, Lq, Lk); default True.
+        `is_causal`: a hint, as in torch, that `attn_mask` is causal: the mask decides. Without `attn_mask` query i sees
+        the keys 0 to i, where torch requires the mask too.
         """
         if query.is_nested or key.is_nested or value.is_nested:
             self._check_nested()
             masked = key_padding_mask is not None or attn_mask is not None
-            how = {"need_weights": need_weights, "average_attn_weights": average_attn_weights, "is_causal": is_causal}
-            return in_nested(self, query, key, value, masked, **how)
+            options = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
+            return in_nested(self, query, key, value, masked, is_causal=is_causal, **options)
         self._check_inputs(query, key, value)
         q, k, v = (self._split(x) for x in self._project(query, key, value))
         mask, bias = masks_of_torch(key_padding_mask, attn_mask, torch.Size((*q.shape[:-1], k.shape[-2])))
         causal: Causal = "upper-left" if is_causal and attn_mask is None else False
         if self.bias_k is not None or self.add_zero_attn:
-            k, v, mask, bias = self._with_more_keys(k, v, mask, bias, q.shape[-2] if causal else None)
+            k, v, mask, bias = self._with_extra_keys(k, v, mask, bias, q.shape[-2] if causal else None)
             causal = False
         c, p = attend_heads(
             q,
@@ -168,10 +179,10 @@ class MultiheadAttention(nn.Module):
         return self.out_proj(c.flatten(-2)), p.mean(-3) if p is not None and average_attn_weights else p
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values, in as few products as there are different inputs."""
+        """Queries, keys and values, with one matrix product per distinct input."""
         weight, e = self.in_proj_weight, self.embed_dim
         bias: Tensor | None = self.in_proj_bias
-        if bias is not None and bias.dtype != self.out_proj.weight.dtype:  # as torch, which adds it for itself
+        if bias is not None and bias.dtype != self.out_proj.weight.dtype:  # as torch, which adds it separately
             bias = bias.to(self.out_proj.weight.dtype)
         if weight is not None and query is key and key is value:
             return linear(query, weight, bias).chunk(3, -1)
@@ -184,15 +195,17 @@ class MultiheadAttention(nn.Module):
             weights = weight.chunk(3)
         return tuple(linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
 
-    def _with_more_keys(
-        self, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, causal: int | None
+    def _with_extra_keys(
+        self, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, causal_queries: int | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Keys and values with the learned ones and the zeros behind them, which every query sees.
+        """Keys, values, mask and bias with the learned and the zero key appended, which every query sees.
 
-        `causal` is the number of queries, if they are to see the other keys one after the other.
+        `k`, `v`: (..., H, Lk, d).
+        `mask`, `bias`: broadcast to the scores, or None.
+        `causal_queries`: the number of queries of a causal attention, for which a mask is made; else None.
         """
-        if causal is not None:
-            allowed = torch.ones(causal, k.shape[-2], dtype=torch.bool, device=k.device).tril()
+        if causal_queries is not None:
+            allowed = torch.ones(causal_queries, k.shape[-2], dtype=torch.bool, device=k.device).tril()
             mask = allowed if mask is None else mask & allowed
         shape = (*k.shape[:-2], 1, self.head_dim)
         for row_k, row_v in ((self.bias_k, self.bias_v), (0.0, 0.0) if self.add_zero_attn else (None, None)):
@@ -232,7 +245,7 @@ class MultiheadAttention(nn.Module):
             _check.complain("query", "a nested tensor", "batch_first=True for it", "A nested tensor is (B, L, d).")
 
     def extra_repr(self) -> str:
-        """Sizes, and what is not a module of its own."""
+        """Sizes, and what is not a child module."""
         parts = [f"embed_dim={self.embed_dim}", f"num_heads={self.num_heads}"]
         parts += [f"{name}={getattr(self, name)}" for name in ("kdim", "vdim") if getattr(self, name) != self.embed_dim]
         switches = {"batch_first": self.batch_first, "add_bias_kv": self.bias_k is not None}
@@ -247,8 +260,8 @@ class MultiheadAttention(nn.Module):
         return ", ".join(parts)
 
 
-def _row(given: Tensor | float, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """A key or value for every sequence and head: a parameter (1, 1, H * d), or a number."""
-    if isinstance(given, Tensor):
-        return given.view(shape[-3], 1, shape[-1]).to(like.dtype).expand(shape)
-    return like.new_full(shape, given)
+def _row(value: Tensor | float, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """One more key or value for every sequence and head, from a parameter (1, 1, H * d) or a number."""
+    if isinstance(value, Tensor):
+        return value.view(shape[-3], 1, shape[-1]).to(like.dtype).expand(shape)
+    return like.new_full(shape, value)

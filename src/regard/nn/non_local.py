@@ -1,4 +1,4 @@
-"""Non-local blocks: every position of a feature map looks at every other one.
+"""Non-local blocks: every position of a feature map attends to every other one.
 
 Legend: B batch, C channels, c inner channels, N positions, M positions left after sub-sampling.
 """
@@ -49,7 +49,7 @@ class NonLocal(nn.Module):
         std: float = 0.01,
         zero_init: bool = True,
     ) -> None:
-        """Hold the projections theta, phi and g, the output projection, and its norm."""
+        """Create the projections theta, phi and g, the output projection, and its norm."""
         super().__init__()
         _check.count("channels", channels)
         _check.choice("affinity", affinity, PAIRWISE_NAMES)
@@ -79,31 +79,31 @@ class NonLocal(nn.Module):
             self._start_as_identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, *space) to the same."""
+        """(B, C, *space) to the same shape."""
         self._check_input(x)
         q, k, v, affinity = self._queries_keys_values(x)
-        # Autocast would turn the float32 sums of attend back into half precision.
+        # Autocast would compute the float32 sums of attend in half precision.
         with without_autocast(x):
             y = attend(q, k, v, affinity, self.map)
         if self._values_later:
             y = self.g(y)
-        # Written channels first, as the norm wants it: no copy of the map is made on the way.
+        # Written channels first, the layout of the norm: the feature map is not copied.
         weight, bias = self.out.weight.expand(len(x), -1, -1), self.out.bias.unsqueeze(-1)
         z: Tensor = torch.baddbmm(bias, weight, y.mT).unflatten(-1, x.shape[2:])
         if self.norm is not None:
             z = self.norm(z)
         if isinstance(self.norm, type(self)._batch_norm) and z.dtype == x.dtype:
-            return z.add_(x)  # its backward pass does not look at its output
+            return z.add_(x)  # in place: the backward pass of the norm does not use its output
         return x + z
 
     def weights(self, x: Tensor) -> Tensor:
-        """The weights of every position over all keys, (B, N, M): for pictures, as they need N x M memory."""
+        """The weights of every position over all keys, (B, N, M): for pictures; takes N x M memory."""
         self._check_input(x)
         q, k, _, affinity = self._queries_keys_values(x)
         return attention_weights(q, k, affinity, self.map)
 
     def explain(self, x: Tensor) -> Plan:
-        """Which exact algorithm this block takes for such an input: see `regard.explain_attend`."""
+        """Which algorithm this block takes for an input like x: see `regard.explain_attend`."""
         self._check_input(x)
         q, k, v, affinity = self._queries_keys_values(x)
         return explain_attend(q, k, v, affinity, self.map)
@@ -118,35 +118,35 @@ class NonLocal(nn.Module):
 
     def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Affinity]:
         """Queries (B, N, e), keys (B, M, e), values (B, M, c), and the affinity that scores them."""
-        here = x.flatten(2).mT
-        there = self._pooled(here, x) if self.pool == "before" else here
-        v = there if self._values_later else _project(there, self.g)
+        tokens_q = x.flatten(2).mT
+        tokens_k = self._pooled(tokens_q, x) if self.pool == "before" else tokens_q
+        v = tokens_k if self._values_later else _project(tokens_k, self.g)
         affinity: Affinity = Dot(self.scale)
         if self.affinity == "gaussian":
-            q = here.contiguous()
-            k = q if there is here else there.contiguous()
+            q = tokens_q.contiguous()
+            k = q if tokens_k is tokens_q else tokens_k.contiguous()
             v = k if self._values_later else v
         elif self.affinity == "concatenation":
-            # Only w.theta(x) and w.phi(x) matter, one number a position, so the projections are never carried out
-            # (docs/math.md, 7.3). Pooling after phi is not linear: there phi is needed.
+            # Only w.theta(x) and w.phi(x) matter, one number per position, so the projections are never computed
+            # (docs/math.md, 7.3). Pooling after phi is not linear: it needs phi(x).
             w_q, w_k = self.w.chunk(2)
             one = torch.ones(1, device=x.device)
-            q, w_q = _one_number(here, self.theta, w_q), one
+            q, w_q = _one_number(tokens_q, self.theta, w_q), one
             if self.pool == "before" or max(self.subsample) == 1:
-                k, w_k = _one_number(there, self.phi, w_k), one
+                k, w_k = _one_number(tokens_k, self.phi, w_k), one
             else:
-                k = _project(there, self.phi)
+                k = _project(tokens_k, self.phi)
             affinity = Concatenation(w_q, w_k)
         else:
-            q, k = _project(here, self.theta), _project(there, self.phi)
+            q, k = _project(tokens_q, self.theta), _project(tokens_k, self.phi)
         if self.pool == "after":
             k, v = self._pooled(k, x), self._pooled(v, x)
         return q.to(v.dtype), k.to(v.dtype), v, affinity
 
     @property
     def _values_later(self) -> bool:
-        """Whether g is applied to the context in place of the values, which is the same where weights sum to one. The
-        fused kernel wants values as wide as keys, so that narrower ones would be copied into padding."""
+        """Whether g is applied to the context, not to the values: the same result where weights sum to one. The fused
+        kernel needs values as wide as keys, and would copy narrower ones into padding."""
         linear = self.pool == "before" or max(self.subsample) == 1
         return linear and self.affinity == "gaussian" and self.map is softmax and self.inner < self.channels
 
@@ -168,11 +168,11 @@ class NonLocal(nn.Module):
             nn.init.zeros_(bias)
 
     def _stride(self, subsample: int | tuple[int, ...]) -> tuple[int, ...]:
-        each = subsample if isinstance(subsample, tuple) else (subsample,) * self.dimensions
-        if len(each) != self.dimensions:
+        strides = subsample if isinstance(subsample, tuple) else (subsample,) * self.dimensions
+        if len(strides) != self.dimensions:
             expected = f"a number, or {self.dimensions} of them"
             _check.complain("subsample", subsample, expected, "One for each axis of the map.")
-        return tuple(_check.count("subsample", n) for n in each)
+        return tuple(_check.count("subsample", n) for n in strides)
 
     def _check_input(self, x: Tensor) -> None:
         _check.floating("x", x)
@@ -185,8 +185,8 @@ class NonLocal(nn.Module):
 
 
 def _start_small(block: nn.Module, std: float) -> None:
-    """Projections from a narrow normal distribution, without biases, as in the authors' code: all scores are nearly
-    equal then, and every position gets a gradient."""
+    """Initialise projections from a narrow normal distribution and biases with zero, as in the authors' code: all
+    scores are then nearly equal, and every position gets a gradient."""
     for layer in block.children():
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=std)
@@ -194,12 +194,12 @@ def _start_small(block: nn.Module, std: float) -> None:
 
 
 def _project(tokens: Tensor, projection: nn.Linear) -> Tensor:
-    """projection(tokens), (B, N, c), from a map that lies channels first, which a linear layer would copy."""
+    """projection(tokens), (B, N, c), for tokens with channels first in memory, which a linear layer would copy."""
     return torch.baddbmm(projection.bias, tokens, projection.weight.mT.expand(len(tokens), -1, -1))
 
 
 def _one_number(tokens: Tensor, projection: nn.Linear, w: Tensor) -> Tensor:
-    """w.projection(tokens), (B, N, 1), without the projection."""
+    """w.projection(tokens), (B, N, 1), without computing the projection."""
     weight, bias = (w @ projection.weight).unsqueeze(-1), w @ projection.bias
     return torch.baddbmm(bias, tokens, weight.expand(len(tokens), -1, -1))
 
@@ -218,22 +218,24 @@ class NonLocal1d(NonLocal):
 class NonLocal2d(NonLocal):
     """Non-local block on (B, C, height, width) (docs/math.md, 7.1 to 7.3).
 
-    `affinity`: "gaussian" (of the features themselves), "embedded_gaussian", "dot_product" or "concatenation" (of
-    their projections to `inner` channels, half of them unless given). The Gaussian pair goes with softmax, the others
-    with division by the number of positions; `map` replaces that by any map of regard. `scale` multiplies the inner
-    products: a number, or None for 1/sqrt(width). Unless given it is that of the authors' code and of mmcv, None for
-    the embedded Gaussian and 1 for the others; the paper's own is 1 everywhere. `subsample` keeps the largest value of
-    each cell of that size for keys and values, one number or one per axis, `pool="after"` their projections, as the
-    paper says, or "before" them, as its authors' code does. `norm` makes the output norm from a number of channels, or
-    is None.
+    `channels`: C.
+    `affinity`: "gaussian" (of the features themselves), "embedded_gaussian" (default), "dot_product" or "concatenation"
+    (of their projections).
+    `map`: any map of regard; default softmax for the two Gaussians, division by the number of positions for the others.
+    `inner`: channels of the projections; default half of `channels`.
+    `scale`: multiplies the inner products: a number, or None for 1/sqrt(width). Default "published", that of the
+    authors' code and of mmcv: None for the embedded Gaussian and 1 for the others; in the paper it is 1 everywhere.
+    `subsample`: max-pooling of keys and values in cells of this size, a number or one per axis; default 1.
+    `pool`: whether it comes "after" their projections, as in the paper (default), or "before", as in its code.
+    `norm`: the output norm: "batch" (default), a function from a number of channels to a module, or None.
+    `std`: standard deviation of the initial projections, whose biases are zero, as in the authors' code; default 0.01.
+    At first every position then attends to all others almost equally: with 512 channels and 196 positions to 195 of
+    them (effective number), where the initialisation of `nn.Linear` and a scale of 1 leave 4.
+    `zero_init`: the last weights start at zero, so that the block starts as the identity and the affinity changes its
+    output only after a training step; default True.
 
-    Projections start from a normal distribution of standard deviation `std` without biases, as in the authors' code, so
-    that at first every position looks at all others alike: with 512 channels and 196 positions at 195 of them, where
-    the defaults of `nn.Linear` and a scale of 1 leave 4. With `zero_init` the last weights are zero, so that the block
-    starts as the identity: whatever the affinity does cannot be seen in the output before a training step.
-
-    Never more than O(N) memory with these four; concatenation takes O(N log N) time, the dot product O(N).
-    Differentiable in the input and all parameters.
+    O(N) memory with these four affinities; concatenation takes O(N log N) time, the dot product O(N). Differentiable in
+    the input and all parameters.
 
     >>> block = NonLocal2d(16, "concatenation", subsample=2)
     >>> x = torch.randn(2, 16, 8, 8)

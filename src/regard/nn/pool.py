@@ -20,7 +20,7 @@ from regard.nn.learned import held_map, name_of
 
 
 class Pooled(NamedTuple):
-    """What `AttentionPool` returns: the context (..., out), and the weights (..., glimpses, L) that made it.
+    """What `AttentionPool` returns: the context (..., out), and its weights (..., glimpses, L).
 
     >>> pooled = AttentionPool(4, glimpses=2, out=3)(torch.randn(5, 7, 4))
     >>> pooled.context.shape, pooled.weights.shape
@@ -37,16 +37,22 @@ class Pooled(NamedTuple):
 class AttentionPool(PretrainedModule):
     """Pool features by weights that an MLP scores and a map normalises: "AttFlat" (4.1).
 
-    Features x (..., L, dim) are scored by Linear, ReLU, dropout, Linear, once for each of `glimpses`; `map` makes
-    weights of the scores of each glimpse; the expectations of x under them (docs/math.md, step 3), side by side, go
-    through Linear to `out` numbers. `hidden` is `dim` unless given. Without `out` they are returned as they are,
-    glimpses * dim numbers.
+    Features x (..., L, dim) are scored by Linear, ReLU, dropout, Linear, once per glimpse; `map` turns the scores of
+    each glimpse into weights; the expectations of x under them (docs/math.md, step 3) are concatenated and go through
+    the output Linear.
+
+    `dim`: width of the features.
+    `hidden`: units of the scoring network; default `dim`.
+    `glimpses`: number of sets of weights; default 1.
+    `out`: width of the output Linear; default None, no such layer: the context has glimpses * dim numbers.
+    `dropout`: share of hidden units set to zero in training; default 0.
+    `map`: any map, of scores (..., glimpses, 1, L): `regard.sparsemax`, `regard.TVmax(0.1, (14, 14))` for features on a
+    grid, `regard.nn.Entmax(glimpses)`; default `softmax`.
+    `device`, `dtype`: of the parameters; default torch's.
 
     `mask` (..., L) is boolean, True where a feature takes part; where none does, the weights are zero and the context
-    is the bias of the last Linear. Any map: `regard.sparsemax`, `functools.partial(regard.tvmax, gamma=0.1,
-    shape=(14, 14))` for features on a grid, `Entmax(glimpses)`: it gets scores (..., glimpses, 1, L).
-
-    `save_pretrained`, `from_pretrained` and `push_to_hub` are as on the Hugging Face Hub, for regard's own maps.
+    is the bias of the output Linear. `save_pretrained`, `from_pretrained` and `push_to_hub` follow the conventions of
+    the Hugging Face Hub, with regard's maps.
 
     >>> from regard import sparsemax
     >>> pool = AttentionPool(16, out=32, glimpses=2, map=sparsemax)
@@ -94,7 +100,7 @@ class AttentionPool(PretrainedModule):
         if mask is not None:
             _check.boolean_mask(mask, x.shape[:-1], "x without its last axis")
             mask = mask[..., None, None, :]
-        # A glimpse is a head with one query: so a map with one parameter for each head has one for each glimpse.
+        # A glimpse is a head with one query, so that a map with one parameter per head has one per glimpse.
         p = self.map(self.score(x).mT.unsqueeze(-2), mask=mask)
         weights = (p if isinstance(p, Tensor) else p.weights).squeeze(-2)
         c = weights.to(x.dtype) @ x
@@ -121,5 +127,5 @@ class AttentionPool(PretrainedModule):
         return cls(**{name: settings[name] for name in names}, map=read_map(settings["map"]))
 
     def extra_repr(self) -> str:
-        """The map, where it is not a module of its own."""
+        """The map, where it is not a child module."""
         return "" if isinstance(self.map, nn.Module) else f"map={name_of(self.map)}"

@@ -1,4 +1,4 @@
-"""Transformer layers with any affinity and any map, in the shape of torch's own."""
+"""Transformer layers with any affinity and any map, with the interface of torch's."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ class _Layer(nn.Module):
         affinity: Affinity | nn.Module = Dot(),  # noqa: B008  (immutable)
         map: Map = softmax,
     ) -> None:
-        """Make the parts, with torch's initial values."""
+        """Create the parts, with torch's initial values."""
         super().__init__()
         _check.share("dropout", dropout)
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
-        options: dict[str, Any] = {"dropout": dropout, "bias": bias, "batch_first": batch_first, **place}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        options: dict[str, Any] = {"dropout": dropout, "bias": bias, "batch_first": batch_first, **factory}
         self.self_attn = MultiheadAttention(d_model, nhead, affinity=affinity, map=map, **options)
         if self.guided:
-            # What can be learned is learned by each attention for itself.
+            # Each attention has its own learnable parameters.
             affinity = copy.deepcopy(affinity) if isinstance(affinity, nn.Module) else affinity
             map = copy.deepcopy(map) if isinstance(map, nn.Module) else map
             self.multihead_attn = MultiheadAttention(d_model, nhead, affinity=affinity, map=map, **options)
-        self.linear1 = nn.Linear(d_model, _check.count("dim_feedforward", dim_feedforward), bias=bias, **place)
+        self.linear1 = nn.Linear(d_model, _check.count("dim_feedforward", dim_feedforward), bias=bias, **factory)
         self.dropout = nn.Dropout(dropout)
-        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **place)
+        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **factory)
         self.norm_first = norm_first
         self.activation = _activation(activation)
         for i in range(1, 4 if self.guided else 3):
-            self.add_module(f"norm{i}", nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **place))
+            self.add_module(f"norm{i}", nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory))
             self.add_module(f"dropout{i}", nn.Dropout(dropout))
 
     def _residual(self, x: Tensor, i: int, part: Callable[[Tensor], Tensor]) -> Tensor:
@@ -82,9 +82,20 @@ class _Layer(nn.Module):
 class TransformerEncoderLayer(_Layer):
     """Drop-in for `torch.nn.TransformerEncoderLayer` whose self-attention takes an affinity and a map.
 
-    See `MultiheadAttention` for these two and for masks; the other arguments, their order and defaults, the parameters
-    and the call are torch's. `norm_first` puts the norms before each part (pre-norm) and not after its residual. Stack
+    Arguments, their order and defaults, parameters and the call are torch's; see `MultiheadAttention` for masks. Stack
     layers with `torch.nn.TransformerEncoder(layer, n, enable_nested_tensor=False)`.
+
+    `d_model`: width of inputs and output.
+    `nhead`: heads, a divisor of it.
+    `dim_feedforward`: hidden units of the feed-forward part; default 2048.
+    `dropout`: in all parts; default 0.1.
+    `activation`: "relu" (default), "gelu" or a function.
+    `layer_norm_eps`: added to the variance in the norms; default 1e-5.
+    `batch_first`: inputs are (B, L, d_model), not (L, B, d_model); default False.
+    `norm_first`: norms before each part (pre-norm), not after its residual; default False.
+    `bias`: of linear layers and norms; default True.
+    `device`, `dtype`: of the parameters; default torch's.
+    `affinity`, `map`: as in `MultiheadAttention`; default `Dot()` and `softmax`.
 
     >>> from regard import sparsemax
     >>> layer = TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True, norm_first=True, map=sparsemax)
@@ -101,7 +112,13 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """Output like `src` (L, B, d_model); (B, L, d_model) with `batch_first`, (L, d_model) without a batch."""
+        """Output of the shape of `src`.
+
+        `src`: (L, B, d_model); (B, L, d_model) with `batch_first`, (L, d_model) without a batch.
+        `src_mask`: the `attn_mask` of self-attention.
+        `src_key_padding_mask`: its `key_padding_mask`.
+        `is_causal`: as in `MultiheadAttention`; default False.
+        """
         masks: dict[str, Any] = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
         attention = _attending(self.self_attn, None, is_causal=is_causal, **masks)
         return self._residual(self._residual(src, 1, attention), 2, self._feed_forward)
@@ -110,8 +127,8 @@ class TransformerEncoderLayer(_Layer):
 class TransformerDecoderLayer(_Layer):
     """Drop-in for `torch.nn.TransformerDecoderLayer` whose attentions take an affinity and a map.
 
-    Self-attention on the target, attention of the target to a memory (guided attention), feed-forward. Arguments as
-    in `TransformerEncoderLayer`; where the affinity or the map is a module, each attention has its own copy of it.
+    Self-attention on the target, attention of the target to a memory (cross- or guided attention), feed-forward.
+    Arguments as in `TransformerEncoderLayer`; an affinity or a map that is a module is copied for the second attention.
 
     >>> layer = TransformerDecoderLayer(16, 4, dim_feedforward=32, batch_first=True)
     >>> layer(torch.randn(2, 5, 16), torch.randn(2, 9, 16), tgt_is_causal=True).shape
@@ -131,14 +148,24 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Output like `tgt` (L, B, d_model), with `memory` (Lk, B, d_model); (B, L, d_model) with `batch_first`."""
+        """Output of the shape of `tgt`.
+
+        `tgt`: (L, B, d_model); (B, L, d_model) with `batch_first`.
+        `memory`: (Lk, B, d_model), or (B, Lk, d_model).
+        `tgt_mask`, `tgt_key_padding_mask`, `tgt_is_causal`: of self-attention, as in `MultiheadAttention`.
+        `memory_mask`, `memory_key_padding_mask`, `memory_is_causal`: of the attention to the memory.
+        """
         x = self.within(tgt, tgt_mask, tgt_key_padding_mask, tgt_is_causal)
         return self.feed(self.across(x, memory, memory_mask, memory_key_padding_mask, memory_is_causal))
 
     def within(
         self, tgt: Tensor, mask: Tensor | None = None, key_padding_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        """The first part, self-attention alone: it does not depend on the memory, so several memories can share it."""
+        """The first part, self-attention: independent of the memory, so that several memories can share its result.
+
+        `tgt`: as in `forward`.
+        `mask`, `key_padding_mask`, `is_causal`: as in `MultiheadAttention`.
+        """
         masks: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": key_padding_mask}
         return self._residual(tgt, 1, _attending(self.self_attn, None, is_causal=is_causal, **masks))
 
@@ -150,7 +177,12 @@ class TransformerDecoderLayer(_Layer):
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """The second part: attention to the memory. Who puts the parts together may take it first."""
+        """The second part, attention to the memory; a caller that composes the parts may run it first.
+
+        `x`: queries, as `tgt` in `forward`.
+        `memory`: as in `forward`.
+        `mask`, `key_padding_mask`, `is_causal`: as in `MultiheadAttention`.
+        """
         masks: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": key_padding_mask}
         return self._residual(x, 2, _attending(self.multihead_attn, memory, is_causal=is_causal, **masks))
 
@@ -160,7 +192,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 def _attending(layer: MultiheadAttention, memory: Tensor | None, **masks: Any) -> Callable[[Tensor], Tensor]:
-    """Attention to `memory`, or of x to itself, without weights in memory."""
+    """Attention to `memory`, or self-attention if that is None, without materialising the weights."""
 
     def attention(x: Tensor) -> Tensor:
         keys = x if memory is None else memory
@@ -170,10 +202,11 @@ def _attending(layer: MultiheadAttention, memory: Tensor | None, **masks: Any) -
     return attention
 
 
-def _activation(given: str | Activation) -> Activation:
-    named: dict[str, Activation] = {"relu": relu, "gelu": gelu}
-    if isinstance(given, str):
-        if given not in named:
-            _check.complain("activation", repr(given), "'relu', 'gelu' or a function", "Pass the function itself.")
-        return named[given]
-    return given
+def _activation(activation: str | Activation) -> Activation:
+    """The function of a name, or the function itself."""
+    functions: dict[str, Activation] = {"relu": relu, "gelu": gelu}
+    if isinstance(activation, str):
+        if activation not in functions:
+            _check.complain("activation", repr(activation), "'relu', 'gelu' or a function", "Pass the function itself.")
+        return functions[activation]
+    return activation

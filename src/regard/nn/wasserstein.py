@@ -17,7 +17,7 @@ from regard.wasserstein.affinities import Distance, GaussianW2
 
 
 class Gate(nn.Module):
-    """See `regard.gate` (6.21): bias and temperature are learned, one of each for every head.
+    """See `regard.gate` (6.21): bias and temperature are learned, one of each per head.
 
     >>> Gate(heads=2, bias=1.0)(torch.zeros(2, 3, 3)).shape
     torch.Size([2, 3, 3])
@@ -39,14 +39,17 @@ class Gate(nn.Module):
 class WassersteinSelfAttention(nn.Module):
     """Self-attention in which every token is a distribution, and close ones attend to each other.
 
-    Queries and keys are projected to the features from which `affinity` makes distributions, one for each head (for
-    Gaussians a mean and, through softplus, a scale); minus their distance, through `map`, are the weights of the
-    values (docs/math.md, 6.20 to 6.23). See `attend` for the algorithm that is chosen.
+    Queries and keys are projected to the features from which `affinity` makes distributions, one per head (for
+    Gaussians a mean and, through softplus, a scale); `map` turns minus their distances into the weights of the values
+    (docs/math.md, 6.20 to 6.23). See `attend` for the algorithm that is chosen.
 
-    `dim` is the width of the input and output, split over `heads`. `affinity` is any of the Wasserstein family
-    (`GaussianW2`, `EmpiricalW2`, `BuresW2`, `HistogramW1`, `EntropicW2`, `Unsquared`), `map` any map or module that
-    maps: `softmax`, `inverse`, `Gate(heads)`, `Sinkhorn()`. Unless given, the affinity is Gaussian, with a tau that
-    suits the width. Dropout falls on weights, and needs them in memory.
+    `dim`: width of input and output.
+    `heads`: a divisor of it; default 1.
+    `affinity`: `GaussianW2`, `EmpiricalW2`, `BuresW2`, `HistogramW1`, `EntropicW2` or `Unsquared`; default `GaussianW2`
+    with tau the square root of a head's features.
+    `map`: any map or module that is one: `softmax` (default), `inverse`, `Gate(heads)`, `Sinkhorn()`.
+    `dropout`: share of weights set to zero in training, which needs them in memory; default 0.
+    `bias`: of the four projections; default True.
 
     >>> layer = WassersteinSelfAttention(16, heads=2)
     >>> y, weights = layer(torch.randn(3, 10, 16), return_weights=True)
@@ -63,12 +66,12 @@ class WassersteinSelfAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        """Make the four projections."""
+        """Create the four projections."""
         super().__init__()
         dim, self.heads = _check.count("dim", dim), _check.count("heads", heads)
         if dim % heads:
             _check.complain("heads", heads, f"a divisor of dim = {dim}", "Choose another number of heads.")
-        # Squared distances of random vectors spread as the root of their width: start in the soft part of softmax.
+        # Squared distances of random vectors vary like the root of their width: this tau keeps softmax from saturating.
         self.affinity = GaussianW2(tau=(2 * dim // heads) ** 0.5) if affinity is None else affinity
         if not isinstance(self.affinity, Distance):
             _check.complain("affinity", type(affinity).__name__, "a Distance", "Try regard.GaussianW2().", TypeError)
@@ -89,7 +92,7 @@ class WassersteinSelfAttention(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Output (..., N, dim), and the weights (..., heads, N, N) if wanted.
+        """Output (..., N, dim), and with `return_weights` the weights (..., heads, N, N), for x (..., N, dim).
 
         `mask` is boolean, True where a token may be attended to, and broadcasts to (..., N, N); (..., 1, N) for
         padding.

@@ -1,4 +1,4 @@
-"""The maps on a photograph: one patch of a photograph attends to all patches, under each map."""
+"""The maps on a photograph: one patch attends to all patches, under each map."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from regard.maps.entmax import entmax, softmax, sparsemax
 from regard.maps.tvmax import tvmax
 
 ROWS, COLUMNS = 20, 30  # patches of 15 x 15 pixels
-QUERY = (7, 10)  # row and column of the patch that asks: an eye of the cat
+QUERY = (7, 10)  # row and column of the query patch: an eye of the cat
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One map on the photograph: its weights on the grid of patches, and what they amount to."""
+    """One map on the photograph: its weights on the grid of patches, and their statistics."""
 
     name: str
     weights: Tensor  # (ROWS, COLUMNS)
@@ -41,7 +41,7 @@ class Shown:
 
     @property
     def variation(self) -> float:
-        """Total variation over the grid: how ragged the weights are."""
+        """Total variation over the grid: the sum of absolute differences between neighbours."""
         p = self.weights.double()
         return float(p.diff(dim=0).abs().sum() + p.diff(dim=1).abs().sum())
 
@@ -54,14 +54,14 @@ class DrawnMaps:
     maps: list[Shown]
 
     def table(self) -> str:
-        """The figures under the picture."""
+        """The statistics of every map, as a table of text."""
         lines = [f"{'map':<14}{'patches in support':>20}{'entropy (bits)':>16}{'total variation':>17}"]
         lines += [f"{m.name:<14}{m.support:>19.1%} {m.entropy:>16.2f}{m.variation:>17.3f}" for m in self.maps]
         return "\n".join(lines)
 
 
 def draw_maps(out: Path | str) -> DrawnMaps:
-    """Weigh the patches for one query patch under each map, draw that over the photograph, write it to `out`."""
+    """Compute the weights of one query patch under each map, draw them over the photograph, write it to `out`."""
     image = _photograph()
     maps = weigh(image)
     out = Path(out).resolve()
@@ -118,18 +118,18 @@ def _draw_panels(image: Tensor, maps: list[Shown], out: Path) -> None:
     for ax, shown in zip(axes, [None, *maps], strict=False):
         if shown is None:
             ax.imshow(image.permute(1, 2, 0).numpy())
-            ax.set_title("the patch that asks")
+            ax.set_title("the query patch")
         else:
             ax.imshow(grey, cmap="gray", vmin=-0.2, vmax=1.6)
             relative = (shown.weights / shown.weights.max()).numpy()
-            seen = (0.4 + 0.6 * relative) * (relative > 0)
-            drawn = ax.imshow(
-                relative, cmap="viridis", vmin=0, vmax=1, alpha=seen, extent=(0, width, height, 0), zorder=2
+            opacity = (0.4 + 0.6 * relative) * (relative > 0)
+            overlay = ax.imshow(
+                relative, cmap="viridis", vmin=0, vmax=1, alpha=opacity, extent=(0, width, height, 0), zorder=2
             )
             ax.set_title(f"{shown.name}: {shown.support:.0%} of the patches")
         corner = (QUERY[1] * width / COLUMNS, QUERY[0] * height / ROWS)
         box = Rectangle(corner, width / COLUMNS, height / ROWS, fill=False, edgecolor="cyan", linewidth=2, zorder=3)
         ax.add_patch(box)
-    figure.colorbar(drawn, ax=axes, shrink=0.6, label="weight, relative to the largest of its map")
+    figure.colorbar(overlay, ax=axes, shrink=0.6, label="weight, relative to the largest of its map")
     with replacing(out) as beside:
         figure.savefig(beside, dpi=100, format=out.suffix.lstrip(".") or "png")

@@ -1,4 +1,4 @@
-"""Wasserstein distances between distributions: batched, differentiable, and each for all pairs at once."""
+"""Wasserstein distances between distributions: batched, differentiable, each also for all pairs at once."""
 
 from regard.wasserstein.gaussian import bures_w2, factored_w2, gaussian_w2
 from regard.wasserstein.line import histogram_wasserstein, wasserstein_1d

@@ -1,4 +1,4 @@
-"""What all distances share: roots with a finite gradient at zero, and the two ways to line distributions up."""
+"""What all distances share: roots with a finite gradient at zero, checks, and broadcasting to pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regard import _check
 
 
 def root(x: Tensor, p: float) -> Tensor:
-    """x^(1/p) for x >= 0, with gradient zero at zero; what rounding left below zero is zero."""
+    """x^(1/p) for x >= 0, with gradient zero at zero; values below zero, from rounding, count as zero."""
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1) ** (1 / p), 0)
 
@@ -18,7 +18,7 @@ def power_mean(x: Tensor, weights: Tensor, p: float) -> Tensor:
     """(sum of weights |x|^p)^(1/p) over the last axis, without overflow, and with gradient zero at zero."""
     scale = x.detach().abs().amax(-1, keepdim=True)
     scale = torch.where(scale > 0, scale, 1)
-    size = x / scale * x.detach().sign()  # not abs: torch does not say what its derivative at zero is
+    size = x / scale * x.detach().sign()  # not abs: torch does not specify its derivative at zero
     return root((size**p * weights).sum(-1), p) * scale.squeeze(-1)
 
 
@@ -31,12 +31,12 @@ def norm_between(x: Tensor, y: Tensor, p: float, pairwise: bool) -> Tensor:
 
 
 def as_pairs(x: Tensor, y: Tensor, pairwise: bool, axes: int) -> tuple[Tensor, Tensor]:
-    """x and y with the axis of the other inserted before the last `axes` axes, if pairs are wanted."""
+    """x and y with an axis for the other inserted before their last `axes` axes, so that pairs broadcast."""
     return (x.unsqueeze(-axes - 1), y.unsqueeze(-axes - 2)) if pairwise else (x, y)
 
 
 def computed(**tensors: Tensor) -> tuple[list[Tensor], torch.dtype]:
-    """The tensors in one dtype that is good to compute in, and the dtype to answer in."""
+    """The tensors in one common dtype, float32 or wider, to compute in; and the dtype of the result."""
     dtype = None
     for name, x in tensors.items():
         _check.floating(name, x, min_dims=1)
@@ -46,7 +46,7 @@ def computed(**tensors: Tensor) -> tuple[list[Tensor], torch.dtype]:
 
 
 def same_last(name: str, x: Tensor, other: str, y: Tensor, axes: int = 1) -> None:
-    """The last `axes` sizes of two tensors agree."""
+    """Check that the last `axes` sizes of two tensors agree."""
     if x.shape[-axes:] != y.shape[-axes:]:
         _check.complain(
             other, f"shape {tuple(y.shape)}", f"last sizes {tuple(x.shape[-axes:])} as {name} has", "Match them."
@@ -54,15 +54,18 @@ def same_last(name: str, x: Tensor, other: str, y: Tensor, axes: int = 1) -> Non
 
 
 def lined_up(name: str, x: Tensor, other: str, y: Tensor, pairwise: bool, axes: int) -> None:
-    """Leading axes broadcast, and there is an axis of queries and one of keys if pairs are wanted."""
+    """Check that leading axes broadcast, and that with `pairwise` there is an axis of queries and one of keys.
+
+    `axes` is the number of axes of one distribution.
+    """
     least = axes + pairwise
-    for which, z in ((name, x), (other, y)):
+    for argument, z in ((name, x), (other, y)):
         if z.dim() < least or 0 in z.shape[z.dim() - axes :]:
             expected = f"at least {least} axes, the last {axes} not empty" + (" (pairwise)" if pairwise else "")
-            _check.complain(which, f"shape {tuple(z.shape)}", expected, "Add an axis with unsqueeze.")
-    heads = x.shape[: x.dim() - least], y.shape[: y.dim() - least]
+            _check.complain(argument, f"shape {tuple(z.shape)}", expected, "Add an axis with unsqueeze.")
+    leading = x.shape[: x.dim() - least], y.shape[: y.dim() - least]
     try:
-        torch.broadcast_shapes(*heads)
+        torch.broadcast_shapes(*leading)
     except RuntimeError:
         _check.complain(
             other, f"shape {tuple(y.shape)}", f"leading axes that broadcast with {tuple(x.shape)}", "Match them."
@@ -70,7 +73,7 @@ def lined_up(name: str, x: Tensor, other: str, y: Tensor, pairwise: bool, axes: 
 
 
 def mass(argument: str, weights: Tensor) -> None:
-    """Non-negative weights that sum to one."""
+    """Check that weights are non-negative and sum to one."""
     _check.finite(argument, weights)
     if _check.values_checked(weights):
         if bool((weights < 0).any()):

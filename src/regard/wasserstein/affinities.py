@@ -1,7 +1,7 @@
 """Affinities that are minus a Wasserstein distance between queries and keys, which are distributions.
 
-A distribution is packed into the last axis of a tensor; each class says how. `pack` makes one of free features, for
-modules that project to them. Smaller distance always means larger score.
+A distribution is packed into the last axis of a tensor; each class says how. `pack` makes one from unconstrained
+features, for modules that project to them. Smaller distance always means larger score.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.wasserstein.points import entropic_wasserstein
 class Distance(Affinity):
     """Minus a distance over a temperature: subclass it with `distance`. Scores are -W / tau (docs/math.md, 6.20).
 
-    `tau` > 0 is a number, or a tensor that broadcasts to the scores (one for each head: (H, 1, 1)) and can be learned.
+    `tau` > 0 is a number, or a tensor that broadcasts to the scores ((H, 1, 1): one per head) and can be learned.
     """
 
     tau: float | Tensor
@@ -38,15 +38,15 @@ class Distance(Affinity):
         return -self.distance(q, k) / self.tau
 
     def features(self, width: int) -> int:
-        """How many free features `pack` needs for a head of this width."""
+        """The number of unconstrained features that `pack` takes for a head of this width."""
         return width
 
     def pack(self, x: Tensor) -> Tensor:
-        """A distribution from free features (..., n)."""
+        """A distribution from unconstrained features (..., n)."""
         return x
 
     def __post_init__(self) -> None:
-        """Refuse a number that is no temperature."""
+        """Check that a number `tau` is positive."""
         if not isinstance(self.tau, Tensor):
             _check.number("tau", self.tau, above=0, remedy="The smaller, the sharper the attention.")
 
@@ -54,8 +54,8 @@ class Distance(Affinity):
 class Embedded(Distance, Factored):
     """A Wasserstein-2 distance that is Euclidean between `points`. Scores are *squared*: -W^2 / tau.
 
-    Inside softmax the query's own norm cancels, and what is left is an inner product (6.23): `attend` runs it as one
-    call of scaled dot product attention. `Unsquared` gives -W / tau.
+    Inside softmax the squared norm of the query cancels, which leaves an inner product (6.23): `attend` computes it by
+    one call of scaled dot product attention. `Unsquared` gives -W / tau.
     """
 
     exact: ClassVar[bool] = False
@@ -69,9 +69,9 @@ class Embedded(Distance, Factored):
         return -self.distance(q, k).square() / self.tau
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """[2 x, 1] / tau for a query at x, and [y, -|y|^2] for a key at y, both seen from the mean of the keys."""
+        """[2 x, 1] / tau for a query at x, and [y, -|y|^2] for a key at y, both relative to the mean of the keys."""
         x, y = self.points(q), self.points(k)
-        # Any centre gives the same weights; this one keeps the digits when everything lies far from zero.
+        # Any centre gives the same weights; this one avoids cancellation when all points lie far from zero.
         centre = y.detach().mean(-2, keepdim=True)
         x, y = x - centre, y - centre
         x = torch.cat([2 * x, torch.ones_like(x[..., :1])], -1) / self.tau
@@ -177,11 +177,11 @@ class BuresW2(Distance):
         return factored_w2(*self._unpacked(q), *self._unpacked(k), pairwise=True)
 
     def features(self, width: int) -> int:
-        """Those of a mean and a factor, whatever the width of the head."""
+        """Those of a mean and a factor; independent of the width of the head."""
         return self.dim * (1 + self._rank)
 
     def width(self, q: Tensor, k: Tensor) -> int:
-        """Differences of factors, their rotations, and what singular values need on the way."""
+        """Differences of factors, rotations, and the temporary arrays of the singular value decomposition."""
         return 8 * self.dim * self._rank + self.dim
 
     @property
@@ -189,9 +189,9 @@ class BuresW2(Distance):
         return self.dim if self.rank is None else self.rank
 
     def _unpacked(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        wanted = self.features(0)
-        if x.shape[-1] != wanted:
-            _check.complain("q or k", f"width {x.shape[-1]}", f"{wanted}: a mean and a factor", "Match dim and rank.")
+        width = self.features(0)
+        if x.shape[-1] != width:
+            _check.complain("q or k", f"width {x.shape[-1]}", f"{width}: a mean and a factor", "Match dim and rank.")
         return x[..., : self.dim], x[..., self.dim :].reshape(*x.shape[:-1], self.dim, self._rank)
 
 
@@ -200,7 +200,7 @@ class BuresW2(Distance):
 class HistogramW1(Distance):
     """Histograms over n ordered bins, the softmax of features (..., n): -W1 / tau (6.16).
 
-    See `histogram_wasserstein`. `support` (n,) gives the places of the bins; unless given they are 0, 1, ..., n - 1.
+    See `histogram_wasserstein`. `support` (n,) holds the positions of the bins; default 0, 1, ..., n - 1.
 
     >>> HistogramW1().scores(torch.tensor([[9.0, -9.0, -9.0]]), torch.tensor([[-9.0, -9.0, 9.0]]))
     tensor([[-2.]])
@@ -219,7 +219,10 @@ class HistogramW1(Distance):
 class EntropicW2(Distance):
     """Sets of points in `dim` dimensions, flattened (..., n * dim): -W / tau (6.19), see `entropic_wasserstein`.
 
-    `eps` is the entropy, in units of the squared distance; sets of queries and of keys may have different sizes.
+    `dim`: dimensions of a point; queries and keys may be sets of different sizes.
+    `eps`: weight of the entropy, in units of the squared distance; default 0.05.
+    `iterations`: of Sinkhorn, at most; default 200.
+    `tau`: temperature; default 1.
 
     >>> q = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
     >>> EntropicW2(2).scores(q, q + 3)
@@ -236,7 +239,7 @@ class EntropicW2(Distance):
         return entropic_wasserstein(self._set(q), self._set(k), self.eps, pairwise=True, iterations=self.iterations)
 
     def width(self, q: Tensor, k: Tensor) -> int:
-        """Costs, kernels and plans, each as large as the product of the sizes of the two sets."""
+        """Costs, kernels and plans, each with as many entries as the product of the sizes of the two sets."""
         return 6 * (q.shape[-1] // self.dim) * (k.shape[-1] // self.dim)
 
     def _set(self, x: Tensor) -> Tensor:

@@ -16,11 +16,14 @@ from regard.wasserstein._root import as_pairs, computed, lined_up, norm_between,
 def gaussian_w2(m1: Tensor, s1: Tensor, m2: Tensor, s2: Tensor, pairwise: bool = False) -> Tensor:
     """Wasserstein-2 distance between Gaussians with diagonal covariances.
 
-    The distance is (6.11) in docs/math.md: Euclidean, in means `m1`, `m2` and standard deviations `s1`, `s2`, all
-    (..., d). Returns (...), or with `pairwise` and (..., Lq, d) against (..., Lk, d) all pairs (..., Lq, Lk).
+    The distance is (6.11) in docs/math.md: Euclidean between means and standard deviations.
 
-    Differentiable in all four, closed form; at distance zero the gradient is zero. A standard deviation below zero
-    raises ValueError.
+    `m1`, `m2`: means, (..., d).
+    `s1`, `s2`: standard deviations, (..., d); one below zero raises ValueError.
+    `pairwise`: all pairs, (..., Lq, d) against (..., Lk, d); default False.
+
+    Returns (...), or (..., Lq, Lk) with `pairwise`. Differentiable in all four tensors, closed form; at distance zero
+    the gradient is zero.
 
     >>> one, zero = torch.ones(2), torch.zeros(2)
     >>> gaussian_w2(zero, one, torch.tensor([3.0, 0.0]), 5 * one)
@@ -41,12 +44,14 @@ def gaussian_w2(m1: Tensor, s1: Tensor, m2: Tensor, s2: Tensor, pairwise: bool =
 def bures_w2(m1: Tensor, c1: Tensor, m2: Tensor, c2: Tensor, pairwise: bool = False) -> Tensor:
     """Wasserstein-2 distance between Gaussians with full covariances.
 
-    Means `m1`, `m2` are (..., d), covariances `c1`, `c2` (..., d, d), symmetric and positive semi-definite; only their
-    symmetric part counts. Returns (...), or with `pairwise` all pairs (..., Lq, Lk), which takes d^2 numbers a pair.
+    `m1`, `m2`: means, (..., d).
+    `c1`, `c2`: covariances, (..., d, d), positive semi-definite; only their symmetric part counts.
+    `pairwise`: all pairs, (..., Lq, d) against (..., Lk, d); takes d^2 numbers of memory per pair; default False.
 
-    The square roots of the covariances are aligned by the best rotation (6.13), so that nothing cancels when they are
-    almost equal. Differentiable once: the rotation is optimal and drops out of the gradient (6.14), and square roots
-    have one that does not divide by differences of eigenvalues. At distance zero it is zero.
+    Returns (...), or (..., Lq, Lk) with `pairwise`. The square roots of the covariances are aligned by the optimal
+    rotation (6.13), so that nothing cancels when they are almost equal. Differentiable once: the optimal rotation drops
+    out of the gradient (6.14), and the gradient of a square root does not divide by differences of eigenvalues. At
+    distance zero the gradient is zero.
 
     >>> c = torch.diag(torch.tensor([4.0, 9.0]))
     >>> bures_w2(torch.zeros(2), c, torch.zeros(2), torch.eye(2))
@@ -63,7 +68,11 @@ def bures_w2(m1: Tensor, c1: Tensor, m2: Tensor, c2: Tensor, pairwise: bool = Fa
 
 
 def factored_w2(m1: Tensor, l1: Tensor, m2: Tensor, l2: Tensor, pairwise: bool = False) -> Tensor:
-    """`bures_w2` (6.13) for covariances L L^T given by factors `l1`, `l2` (..., d, r), Cholesky's or any other.
+    """`bures_w2` (6.13) for covariances L L^T.
+
+    `m1`, `m2`: means, (..., d).
+    `l1`, `l2`: factors L, (..., d, r), Cholesky's or any other.
+    `pairwise`: as in `bures_w2`.
 
     >>> factored_w2(torch.zeros(1), torch.tensor([[2.0]]), torch.zeros(1), torch.tensor([[-1.0]]))
     tensor(1.)
@@ -77,10 +86,10 @@ def factored_w2(m1: Tensor, l1: Tensor, m2: Tensor, l2: Tensor, pairwise: bool =
     l1, l2 = as_pairs(l1, l2, pairwise, 2)
     with torch.no_grad():
         rotation = _polar(l1.mT @ l2).mT
-    apart = (l1 - l2 @ rotation).flatten(-2)
-    means = (m1 - m2).expand(*apart.shape[:-1], m1.shape[-1])
-    apart = torch.cat([means, apart], -1)
-    return power_mean(apart, torch.ones_like(apart[..., :1]), 2).to(dtype)
+    factors = (l1 - l2 @ rotation).flatten(-2)
+    means = (m1 - m2).expand(*factors.shape[:-1], m1.shape[-1])
+    difference = torch.cat([means, factors], -1)
+    return power_mean(difference, torch.ones_like(difference[..., :1]), 2).to(dtype)
 
 
 def _polar(x: Tensor) -> Tensor:
@@ -99,7 +108,7 @@ def _polar(x: Tensor) -> Tensor:
 
 
 class _SquareRoot(Function):
-    """Square root of symmetric matrices. In their eigenbasis dS_ij = dC_ij / (s_i + s_j): no gaps to divide by."""
+    """Square root of symmetric matrices. In their eigenbasis dS_ij = dC_ij / (s_i + s_j): no division by s_i - s_j."""
 
     @staticmethod
     def forward(ctx: Any, c: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Wasserstein distances on the line, where the optimal plan is to keep the order."""
+"""Wasserstein distances on the line, where the optimal plan is monotone: sorted samples are matched in order."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ def wasserstein_1d(
 ) -> Tensor:
     """Wasserstein distance of order `p` >= 1 between samples on the line.
 
-    The distance is (6.15) in docs/math.md: the p-norm of the difference of the quantile functions. Samples `x` (..., n)
-    and `y` (..., m), in any order; weights of the same shapes, or shapes that broadcast to them, sum to one and are
-    uniform if not given. Returns (...), or with `pairwise` and (..., Lq, n) against (..., Lk, m) all pairs
-    (..., Lq, Lk).
+    The distance is (6.15) in docs/math.md: the p-norm of the difference of the quantile functions.
 
-    Differentiable in samples and weights, closed form, given the order. At distance zero the gradient is zero. Equal
-    numbers of unweighted samples are sorted and subtracted; otherwise quantile functions are merged, with n + m
-    numbers in memory for a pair.
+    `x`: samples, (..., n), in any order.
+    `y`: samples, (..., m), in any order.
+    `p`: order; default 1.
+    `x_weights`, `y_weights`: broadcast to `x` and `y`, sum to one; default uniform.
+    `pairwise`: all pairs, (..., Lq, n) against (..., Lk, m); default False.
+
+    Returns (...), or (..., Lq, Lk) with `pairwise`. Differentiable in samples and weights, closed form for a fixed
+    order; at distance zero the gradient is zero. Equal numbers of unweighted samples are sorted and subtracted;
+    otherwise quantile functions are merged, with n + m numbers in memory per pair.
 
     >>> wasserstein_1d(torch.tensor([0.0, 1.0]), torch.tensor([3.0, 1.0, 2.0]))
     tensor(1.5000)
@@ -48,12 +51,12 @@ def wasserstein_1d(
     x_steps, y_steps = as_pairs(x_steps, y_steps, pairwise, 1)
     shape = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
     x, x_steps, y, y_steps = (z.expand(*shape, z.shape[-1]) for z in (x, x_steps, y, y_steps))
-    # Between two neighbouring steps of either function both are constant; the last step of both is at one.
+    # Both functions are constant between neighbouring steps of either; the last step of both is at one.
     ends = torch.cat([x_steps, y_steps], -1).sort(-1).values
     starts = torch.cat([torch.zeros_like(ends[..., :1]), ends[..., :-1]], -1)
     middle = ((starts + ends) / 2).detach()
-    apart = _at(x, x_steps, middle) - _at(y, y_steps, middle)
-    return power_mean(apart, ends - starts, p).to(dtype)
+    difference = _at(x, x_steps, middle) - _at(y, y_steps, middle)
+    return power_mean(difference, ends - starts, p).to(dtype)
 
 
 def histogram_wasserstein(
@@ -61,11 +64,16 @@ def histogram_wasserstein(
 ) -> Tensor:
     """Wasserstein distance of order `p` >= 1 between histograms on one ordered support.
 
-    `a` and `b` are (..., n), non-negative and summing to one; `support` (n,) increases, 0, 1, ..., n - 1 if not given.
-    Returns (...), or with `pairwise` all pairs (..., Lq, Lk). For p = 1 it is the area between the cumulative
-    distributions (6.16); for p > 1 the quantile functions are merged, as in `wasserstein_1d`.
+    For p = 1 it is the area between the cumulative distributions (6.16); for p > 1 the quantile functions are merged,
+    as in `wasserstein_1d`.
 
-    Differentiable in `a`, `b` and `support`, closed form; at distance zero the gradient is zero.
+    `a`, `b`: masses of the bins, (..., n), non-negative, that sum to one.
+    `support`: positions of the bins, (n,), increasing; default 0, 1, ..., n - 1.
+    `p`: order; default 1.
+    `pairwise`: all pairs, (..., Lq, n) against (..., Lk, n); default False.
+
+    Returns (...), or (..., Lq, Lk) with `pairwise`. Differentiable in `a`, `b` and `support`, closed form; at distance
+    zero the gradient is zero.
 
     >>> histogram_wasserstein(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5]))
     tensor(1.5000)
@@ -104,8 +112,8 @@ def _line_weights(argument: str, weights: Tensor | None, x: Tensor) -> Tensor:
 
 
 def _quantiles(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted samples, and where their quantile function steps past each."""
-    x, order = x.sort(dim=-1, stable=True)  # equal samples have gradients in the order that they came in
+    """Sorted samples, and the cumulative weights at which their quantile function steps."""
+    x, order = x.sort(dim=-1, stable=True)  # stable: ties keep their order, and so their gradients
     return x, weights.gather(-1, order).cumsum(-1)
 
 

@@ -26,14 +26,20 @@ def sliced_wasserstein(
     x_weights: Tensor | None = None,
     y_weights: Tensor | None = None,
 ) -> Tensor:
-    """Mean, over directions, of the Wasserstein distance between the shadows of two sets of points on a line.
+    """Sliced Wasserstein distance: the mean, over directions, of that between the projections of two sets of points.
 
-    The distance is (6.17) in docs/math.md. Points `x` (..., n, d) and `y` (..., m, d); `directions` is a number of
-    random unit vectors, drawn with `generator`, or the vectors themselves (d, D), in columns. Weights (..., n) and
-    (..., m) sum to one and are uniform if not given. Returns (...), or with `pairwise` and (..., Lq, n, d) against
-    (..., Lk, m, d) all pairs (..., Lq, Lk).
+    The distance is (6.17) in docs/math.md: the p-th root of the mean of p-th powers.
 
-    Differentiable in points and weights, closed form, given the order; at distance zero the gradient is zero.
+    `x`: points, (..., n, d).
+    `y`: points, (..., m, d).
+    `directions`: a number of random unit vectors, or the vectors themselves, (d, D), in columns; default 64.
+    `p`: order; default 2.
+    `pairwise`: all pairs, (..., Lq, n, d) against (..., Lk, m, d); default False.
+    `generator`: of the random directions; default torch's own.
+    `x_weights`, `y_weights`: (..., n) and (..., m), sum to one; default uniform.
+
+    Returns (...), or (..., Lq, Lk) with `pairwise`. Differentiable in points and weights, closed form for a fixed
+    order; at distance zero the gradient is zero.
 
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     >>> sliced_wasserstein(x, x + torch.tensor([3.0, 0.0]), directions=torch.eye(2), p=1)
@@ -47,20 +53,22 @@ def sliced_wasserstein(
         draw = torch.randn(d, count, generator=generator, dtype=x.dtype, device=x.device)
         directions = torch.nn.functional.normalize(draw, dim=0)
     if directions.dim() != 2 or directions.shape[0] != d:
-        _check.complain("directions", f"shape {tuple(directions.shape)}", f"({d}, D)", "One direction a column.")
+        _check.complain("directions", f"shape {tuple(directions.shape)}", f"({d}, D)", "One direction per column.")
     directions = directions.to(x.dtype)
-    shadows_x, shadows_y = (x @ directions).mT, (y @ directions).mT  # (..., D, n) and (..., D, m)
+    lines_x, lines_y = (x @ directions).mT, (y @ directions).mT  # projections, (..., D, n) and (..., D, m)
     if x_weights is None and y_weights is None and x.shape[-2] == y.shape[-2]:
-        lines = [z.sort(dim=-1, stable=True).values.flatten(-2) for z in (shadows_x, shadows_y)]
-        return (norm_between(lines[0], lines[1], p, pairwise) / math.pow(lines[0].shape[-1], 1 / p)).to(dtype)
-    # Every direction sees the same weights.
+        sorted_x, sorted_y = (z.sort(dim=-1, stable=True).values.flatten(-2) for z in (lines_x, lines_y))
+        norm = norm_between(sorted_x, sorted_y, p, pairwise)
+        return (norm / math.pow(sorted_x.shape[-1], 1 / p)).to(dtype)
+    # The same weights for every direction.
     a, b = (
         _weights(f"{name}_weights", w, z).unsqueeze(-2) for name, w, z in (("x", x_weights, x), ("y", y_weights, y))
     )
-    shadows_x, shadows_y = as_pairs(shadows_x, shadows_y, pairwise, 2)
+    lines_x, lines_y = as_pairs(lines_x, lines_y, pairwise, 2)
     a, b = as_pairs(a, b, pairwise, 2)
-    each = wasserstein_1d(shadows_x, shadows_y, p, a, b)
-    return (norm_between(each, torch.zeros_like(each), p, False) / math.pow(each.shape[-1], 1 / p)).to(dtype)
+    distances = wasserstein_1d(lines_x, lines_y, p, a, b)
+    norm = norm_between(distances, torch.zeros_like(distances), p, False)
+    return (norm / math.pow(distances.shape[-1], 1 / p)).to(dtype)
 
 
 def entropic_wasserstein(
@@ -75,16 +83,23 @@ def entropic_wasserstein(
     iterations: int = 1000,
     tol: float | None = None,
 ) -> Tensor:
-    """Wasserstein distance with entropy: the p-th root of the Sinkhorn divergence between two sets of points.
+    """Entropic Wasserstein distance: the p-th root of the Sinkhorn divergence between two sets of points.
 
-    The cost is the p-th power of the Euclidean distance, and `eps` is in its units. Debiased it is (6.19) in
-    docs/math.md, zero between equal sets; otherwise the root of the cost <P, C> of the entropic plan (6.18). Points
-    `x` (..., n, d), `y` (..., m, d), weights (..., n) and (..., m) that sum to one, uniform if not given. Returns
-    (...), or with `pairwise` all pairs (..., Lq, Lk), each a Sinkhorn problem of its own, solved together.
+    The cost is the p-th power of the Euclidean distance.
 
-    Sinkhorn runs to a residual of `tol` (1e-9 in float64, else 1e-5), at most `iterations`. Debiased, the gradient in
-    points and weights follows from the envelope theorem, with the plan held, once; otherwise it goes through the plan,
-    implicitly. It is zero at distance zero.
+    `x`: points, (..., n, d).
+    `y`: points, (..., m, d).
+    `eps`: weight of the entropy, in units of the cost; default 0.05.
+    `p`: order; default 2.
+    `x_weights`, `y_weights`: (..., n) and (..., m), sum to one; default uniform.
+    `pairwise`: all pairs, (..., Lq, n, d) against (..., Lk, m, d), one batch of Sinkhorn problems; default False.
+    `debiased`: True (default) is (6.19) in docs/math.md, zero between equal sets; False the root of the cost <P, C> of
+    the entropic plan (6.18).
+    `iterations`: of Sinkhorn, at most; default 1000.
+    `tol`: residual of the marginals at which Sinkhorn stops; default 1e-9 in float64, else 1e-5.
+
+    Returns (...), or (..., Lq, Lk) with `pairwise`. Differentiable in points and weights: debiased once, by the
+    envelope theorem with a fixed plan; otherwise implicitly, through the plan. At distance zero the gradient is zero.
 
     >>> x = torch.tensor([[0.0], [1.0]])
     >>> entropic_wasserstein(x, x + 2)
@@ -101,9 +116,9 @@ def entropic_wasserstein(
         cost = _cost(px, py, p)
         plan = sinkhorn(-cost, eps, iterations, tol, _full(ax, cost, -2), _full(by, cost, -1), gradient="implicit").plan
         return root((plan * cost).sum((-2, -1)), p).to(dtype)
-    own = _entropic_cost(x, x, a, a, *settings), _entropic_cost(y, y, b, b, *settings)
-    own_x, own_y = as_pairs(*own, pairwise, 0)
-    divergence = _entropic_cost(px, py, ax, by, *settings) - (own_x + own_y) / 2
+    self_costs = _entropic_cost(x, x, a, a, *settings), _entropic_cost(y, y, b, b, *settings)
+    self_x, self_y = as_pairs(*self_costs, pairwise, 0)
+    divergence = _entropic_cost(px, py, ax, by, *settings) - (self_x + self_y) / 2
     return root(divergence, p).to(dtype)
 
 
@@ -117,11 +132,17 @@ def exact_wasserstein(
 ) -> Tensor:
     """Wasserstein distance of order `p` >= 1 between sets of points, exactly, by the network simplex method.
 
-    The problem is (6.10) in docs/math.md. Points `x` (..., n, d), `y` (..., m, d), weights (..., n) and (..., m) that
-    sum to one, uniform if not given. Returns (...), or with `pairwise` all pairs (..., Lq, Lk). Needs the package POT
-    (`pip install regard[transport]`); it runs on the CPU, one problem after another.
+    The problem is (6.10) in docs/math.md. Needs the package POT (`pip install regard[transport]`); it runs on the CPU,
+    one problem after another.
 
-    Differentiable in points and weights by the envelope theorem, with plan and dual held, once; zero at distance zero.
+    `x`: points, (..., n, d).
+    `y`: points, (..., m, d).
+    `p`: order; default 2.
+    `x_weights`, `y_weights`: (..., n) and (..., m), sum to one; default uniform.
+    `pairwise`: all pairs, (..., Lq, n, d) against (..., Lk, m, d); default False.
+
+    Returns (...), or (..., Lq, Lk) with `pairwise`. Differentiable once in points and weights, by the envelope theorem
+    with fixed plan and dual; at distance zero the gradient is zero.
 
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     >>> exact_wasserstein(x, torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
@@ -144,7 +165,7 @@ def exact_wasserstein(
     )
     plans, fs, gs = [], [], []
     for mass_x, mass_y, costs in problems:
-        # The network simplex wants sums that agree to the last digit.
+        # The network simplex needs sums that agree to the last digit.
         plan, log = ot.emd(mass_x / mass_x.sum(), mass_y / mass_y.sum(), costs, numItermax=10**7, log=True)
         plans.append(torch.from_numpy(plan))
         fs.append(torch.from_numpy(log["u"]))
@@ -178,8 +199,8 @@ def _only_gradient(x: Tensor) -> Tensor:
 
 def _cost(x: Tensor, y: Tensor, p: float) -> Tensor:
     """|x - y|^p for all pairs of points."""
-    apart = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
-    return apart if p == 1 else apart**p
+    distance = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+    return distance if p == 1 else distance**p
 
 
 def _full(weights: Tensor, cost: Tensor, axis: int) -> Tensor:
