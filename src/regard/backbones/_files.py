@@ -24,7 +24,7 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
     "small": {"widths": [32, 64, 128], "depths": [1, 1, 1]},
     "small-wide": {"widths": [64, 128, 256, 512], "depths": [2, 2, 2, 2]},  # the ResNet-18 of CIFAR papers
 }
-FOLDER = "backbone"  # where it lies in the folder of a run
+BACKBONE_FOLDER = "backbone"  # where it lies in the folder of a run
 _LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # it was trained on (x - 127) / 128
 _BACKBONE_KEYS = {"kind", "format", "family", "options", "name", "class", "nonlocal_after", "dim", "preparation"}
 
@@ -125,7 +125,7 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
 
 def _saved_folder(folder: Path) -> Path | None:
     """Where in a folder, its own or that of a whole run, a backbone was saved by us; None if none was."""
-    for place in (folder / FOLDER, folder):
+    for place in (folder / BACKBONE_FOLDER, folder):
         if (place / CONFIG).is_file() and _ours(_config(place)).get("kind") == "backbone":
             return place
     return None

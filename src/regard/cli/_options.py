@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 
 from regard._problem import Problem
-from regard.training._setting import Setting, changed, settings_in
+from regard.training._setting import SettingEntry, changed, settings_in
 
 T = TypeVar("T")
 
@@ -40,14 +40,14 @@ class Derived:
     without: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingEntry]:
         """Those that become options."""
         known = settings_in(self.kind)
         if unknown := (self.without | self.only) - known.keys():
             raise TypeError(f"{self.kind.__name__} has no setting {min(unknown)!r}.")
         return [one for name, one in known.items() if name not in self.without and (not self.only or name in self.only)]
 
-    def option(self, setting: Setting) -> inspect.Parameter:
+    def option(self, setting: SettingEntry) -> inspect.Parameter:
         """The option of a setting; None where it is not given, so that the preset decides."""
         info = typer.Option(
             *setting.flags,
@@ -60,7 +60,7 @@ class Derived:
         kind = Annotated[_type(setting) | None, info]  # type: ignore[valid-type]
         return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
-    def _default(self, setting: Setting) -> str:
+    def _default(self, setting: SettingEntry) -> str:
         """What most presets have, and those that have something else."""
         values = {name: _shown(setting, setting.of(made)) for name, made in self.presets.items()}
         values = values or {"": _shown(setting, setting.of(self.kind()))}
@@ -139,7 +139,7 @@ def is_first() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
 
-def _type(setting: Setting) -> Any:
+def _type(setting: SettingEntry) -> Any:
     """The type that typer makes a value of."""
     if setting.parse is not None:
         return str
@@ -151,7 +151,7 @@ def _type(setting: Setting) -> Any:
     return kind
 
 
-def _parser(setting: Setting) -> Callable[[str], Any] | None:
+def _parser(setting: SettingEntry) -> Callable[[str], Any] | None:
     """`parse`, but its complaint names the option; typer would only repeat the value."""
     parse = setting.parse
     if parse is None:
@@ -174,7 +174,7 @@ class _Refused(Exception):
         return str(self)
 
 
-def _shown(setting: Setting, value: Any) -> str:
+def _shown(setting: SettingEntry, value: Any) -> str:
     """A default as it would be given."""
     if value is None or value in ((), {}):
         return "none"

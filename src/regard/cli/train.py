@@ -9,7 +9,7 @@ import typer
 
 from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.training import Running
-from regard.vqa.settings import PRESETS, TrainSettings
+from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
 
 
 def add(app: typer.Typer) -> None:
@@ -19,7 +19,10 @@ def add(app: typer.Typer) -> None:
 
 @derived(
     changes=Derived(
-        TrainSettings, "The run", presets={name: make() for name, make in PRESETS.items()}, inner={"model": "The model"}
+        TrainSettings,
+        "The run",
+        presets={name: make() for name, make in TRAIN_PRESETS.items()},
+        inner={"model": "The model"},
     ),
     running=Derived(Running, "How it runs"),
 )

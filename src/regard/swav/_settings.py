@@ -104,7 +104,7 @@ class Settings:
         return asdict(self)
 
 
-def digits() -> Settings:
+def digits_preset() -> Settings:
     """scikit-learn's digits, 8 x 8 grey: no flips, crops that keep the shape of a digit."""
     crops = Crops(
         size=16,
@@ -122,7 +122,7 @@ def digits() -> Settings:
     )
 
 
-def small() -> Settings:
+def small_preset() -> Settings:
     """Photographs of 32 x 32, as in CIFAR."""
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
@@ -135,7 +135,7 @@ def small() -> Settings:
     )
 
 
-def scenes() -> Settings:
+def scenes_preset() -> Settings:
     """Drawn scenes of about 80 x 80 with few small objects: windows as large as an object, prototypes that stay."""
     crops = Crops(size=24, window=(0.12, 0.2), tries=4, scale=(0.5, 0.9), local=0, jitter=(0.3, 0.3, 0.3, 0.15))
     return Settings(
@@ -151,7 +151,7 @@ def scenes() -> Settings:
     )
 
 
-def photos() -> Settings:
+def photos_preset() -> Settings:
     """Large photographs, as published for ImageNet with a small batch: ResNet-50, a queue, LARS."""
     crops = Crops(
         size=224,
@@ -181,7 +181,7 @@ def photos() -> Settings:
     )
 
 
-PRESETS = {"digits": digits, "small": small, "scenes": scenes, "photos": photos}
+PRESETS = {"digits": digits_preset, "small": small_preset, "scenes": scenes_preset, "photos": photos_preset}
 """The presets by name: functions that make their `Settings`."""
 
 

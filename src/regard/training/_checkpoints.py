@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from regard._problem import Problem
-from regard.hub.model_folder import FORMAT
+from regard.hub.model_folder import CONFIG, FORMAT, WEIGHTS
 
-WEIGHTS, STATE, CONFIG, SUMS = "model.safetensors", "state.pt", "config.json", "sums.json"
-PREFIX = "step-"  # of the name of a checkpoint's folder
+STATE, SUMS = "state.pt", "sums.json"
+STEP_PREFIX = "step-"  # of the name of a checkpoint's folder
 KEPT = 2  # the newest, and one in case that is damaged
 
 
@@ -35,8 +35,8 @@ class Checkpoint:
     @classmethod
     def at(cls, folder: Path) -> Checkpoint | None:
         """The checkpoint in a folder; None if it is not one by its name and its config."""
-        number = folder.name.removeprefix(PREFIX)
-        if not folder.name.startswith(PREFIX) or not number.isdigit():
+        number = folder.name.removeprefix(STEP_PREFIX)
+        if not folder.name.startswith(STEP_PREFIX) or not number.isdigit():
             return None
         return cls(folder, int(number))
 
@@ -83,7 +83,7 @@ def save(
     """Write the checkpoint of a step into `place`, and then remove older ones; the one before stays as a reserve."""
     from safetensors.torch import save_file
 
-    folder, beside = place / f"{PREFIX}{step:08d}", place / f".{PREFIX}{step:08d}.tmp"
+    folder, beside = place / f"{STEP_PREFIX}{step:08d}", place / f".{STEP_PREFIX}{step:08d}.tmp"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     save_file({name: t.detach().cpu().contiguous() for name, t in weights.items()}, beside / WEIGHTS)
@@ -97,7 +97,7 @@ def save(
     shutil.rmtree(folder, ignore_errors=True)
     beside.rename(folder)
     _sync(place)
-    for old in sorted(place.glob(f"{PREFIX}*"))[:-KEPT] + list(place.glob(f".{PREFIX}*.tmp")):
+    for old in sorted(place.glob(f"{STEP_PREFIX}*"))[:-KEPT] + list(place.glob(f".{STEP_PREFIX}*.tmp")):
         shutil.rmtree(old, ignore_errors=True)
     return Checkpoint(folder, step)
 
@@ -108,7 +108,7 @@ def newest(place: Path) -> Checkpoint | None:
     >>> newest(Path("nowhere")) is None
     True
     """
-    folders = sorted(place.glob(f"{PREFIX}*"))
+    folders = sorted(place.glob(f"{STEP_PREFIX}*"))
     return Checkpoint.at(folders[-1]) if folders else None
 
 

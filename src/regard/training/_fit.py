@@ -122,10 +122,10 @@ def fit(
             raise Problem(
                 f"{folder.path} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
             )
-    from regard.training._loop import Plan, train  # slow to import, so only here
+    from regard.training._loop import FitCall, run_loop  # slow to import, so only here
 
-    plan = Plan(start, settings, running, folder, after_step, on_log)
-    seconds, per_second = train(task, data, plan, state)
+    call = FitCall(start, settings, running, folder, after_step, on_log)
+    seconds, per_second = run_loop(task, data, call, state)
     return Fitted(steps - start, start, seconds, per_second)
 
 

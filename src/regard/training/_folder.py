@@ -11,9 +11,8 @@ from typing import Any
 
 from regard._files import replacing
 from regard._problem import Problem
-from regard.backbones._files import FOLDER as BACKBONE_FOLDER
-from regard.hub.model_folder import CONFIG as BACKBONE_CONFIG
-from regard.hub.model_folder import FORMAT, check_format
+from regard.backbones._files import BACKBONE_FOLDER
+from regard.hub.model_folder import CONFIG, FORMAT, check_format
 from regard.training import _checkpoints
 from regard.training._checkpoints import Checkpoint
 
@@ -76,7 +75,7 @@ class RunFolder:
     @property
     def has_backbone(self) -> bool:
         """Whether there is one."""
-        return (self.backbone / BACKBONE_CONFIG).is_file()
+        return (self.backbone / CONFIG).is_file()
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write what is trained."""

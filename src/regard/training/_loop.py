@@ -39,7 +39,7 @@ from regard.training._settings import FitSettings, Running
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitCall:
     """What `fit` was called with, and the step it begins after."""
 
     start: int
@@ -50,11 +50,11 @@ class Plan:
     on_log: Callable[[int, dict[str, float]], None] | None
 
 
-def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple[float, float]:
-    """Train what is left of a plan; `state` is that of the optimiser. Return the seconds and the samples per second."""
-    settings, running, steps = plan.settings, plan.running, plan.settings.steps
+def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) -> tuple[float, float]:
+    """Train what a call has left; `state` is that of the optimiser. Return the seconds and the samples per second."""
+    settings, running, steps = call.settings, call.running, call.settings.steps
     fabric = _fabric(running)
-    if plan.start == steps:
+    if call.start == steps:
         return 0.0, 0.0
     with _quiet():
         _launch(fabric, running)
@@ -69,11 +69,11 @@ def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple
     if state:
         optimizer.load_state_dict(state["optimizer"])
         precision.load_state_dict(state["precision"])
-    batches = iter(_loader(data, plan, fabric))
-    number = plan.start * settings.accumulate
-    journal = _Journal(plan, fabric.is_global_zero)
+    batches = iter(_loader(data, call, fabric))
+    number = call.start * settings.accumulate
+    journal = _Journal(call, fabric.is_global_zero)
     try:
-        for step in range(plan.start, steps):
+        for step in range(call.start, steps):
             for part in range(1, settings.accumulate + 1):
                 batch = fabric.to_device(next(batches))
                 # Dropout is a function of the seed and the number of the batch, in each process its own.
@@ -94,10 +94,10 @@ def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple
             task.after_update(step)
             done = step + 1
             journal.count()
-            if done % running.log_every == 0 or done in (plan.start + 1, steps):
+            if done % running.log_every == 0 or done in (call.start + 1, steps):
                 journal.write(done, losses.numbers, optimizer.param_groups[0]["lr"])
-            if plan.after_step is not None:
-                plan.after_step(done)
+            if call.after_step is not None:
+                call.after_step(done)
             if done % running.steps_between_checkpoints == 0 or done == steps:
                 content = {
                     "extra": task.extra_state(),
@@ -105,7 +105,7 @@ def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple
                     "precision": precision.state_dict(),
                 }
                 if fabric.is_global_zero:
-                    _checkpoints.save(plan.folder.checkpoints, done, task.state_dict(), content, task.config)
+                    _checkpoints.save(call.folder.checkpoints, done, task.state_dict(), content, task.config)
                 fabric.barrier()
     except BaseException:
         _end_children(fabric)
@@ -158,11 +158,11 @@ class _Fetch(Dataset[Any]):
         return self.data.batch(indices, epoch)
 
 
-def _loader(data: Batches, plan: Plan, fabric: Fabric) -> DataLoader[Any]:
+def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
     """This process's part of all batches that are left, as one long epoch: no place in an epoch is to be restored."""
-    settings, workers = plan.settings, plan.running.workers
+    settings, workers = call.settings, call.running.workers
     order = Order(len(data), settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
-    numbers = _Numbers(order, plan.start * settings.accumulate, settings.steps * settings.accumulate)
+    numbers = _Numbers(order, call.start * settings.accumulate, settings.steps * settings.accumulate)
     return DataLoader(
         _Fetch(data),
         batch_size=None,
@@ -177,20 +177,20 @@ def _loader(data: Batches, plan: Plan, fabric: Fabric) -> DataLoader[Any]:
 class _Journal:
     """What a run writes down while it goes: the log and the progress, in the first process; and its speed."""
 
-    def __init__(self, plan: Plan, first: bool) -> None:
-        self.plan, self.first = plan, first
+    def __init__(self, call: FitCall, first: bool) -> None:
+        self.call, self.first = call, first
         self.seconds = self.per_second = 0.0
         self._log: Log = NoLog()
         if first:
-            if not plan.start:  # a fresh start: what an older run left is not to be resumed from
-                plan.folder.begin_afresh()
-            self._log = open_log(plan.running.log, plan.folder, plan.start)
-        self._progress = Progress(plan.start, plan.settings.steps, plan.running.progress and first)
+            if not call.start:  # a fresh start: what an older run left is not to be resumed from
+                call.folder.begin_afresh()
+            self._log = open_log(call.running.log, call.folder, call.start)
+        self._progress = Progress(call.start, call.settings.steps, call.running.progress and first)
         self._began, self._done = time.monotonic(), 0
 
     def count(self) -> None:
         """One update more."""
-        settings = self.plan.settings
+        settings = self.call.settings
         self._done += 1
         self.seconds = time.monotonic() - self._began
         self.per_second = self._done * settings.batch_size * settings.accumulate / self.seconds
@@ -206,15 +206,15 @@ class _Journal:
         values = {name: float(value) for name, value in entries.items() if not isinstance(value, list)}
         lists = {name: value for name, value in entries.items() if isinstance(value, list)}
         # Lists can be long: about a hundred times in a run.
-        steps = self.plan.settings.steps
+        steps = self.call.settings.steps
         every = max(1, steps // 100)
-        if step < steps and step // every == (step - self.plan.running.log_every) // every:
+        if step < steps and step // every == (step - self.call.running.log_every) // every:
             lists = {}
         values |= {"lr": float(lr), "samples_per_second": self.per_second}
         self._log.write(step, values, lists)
         self._progress.show(step, values, self.per_second)
-        if self.plan.on_log is not None:
-            self.plan.on_log(step, values)
+        if self.call.on_log is not None:
+            self.call.on_log(step, values)
 
     def close(self) -> None:
         """Nothing more will come."""

@@ -57,7 +57,7 @@ def setting(
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingEntry:
     """One setting of a dataclass: its name, the `path` of fields that leads to it, its type, what is said about it."""
 
     name: str
@@ -75,14 +75,14 @@ class Setting:
         return settings
 
 
-def settings_in(kind: type) -> dict[str, Setting]:
+def settings_in(kind: type) -> dict[str, SettingEntry]:
     """The settings of a dataclass and of those inside it, by name; a TypeError if two have one name.
 
     >>> from regard.swav import Settings
     >>> settings_in(Settings)["steps"].path, settings_in(Settings)["local"].path
     (('steps',), ('crops', 'local'))
     """
-    result: dict[str, Setting] = {}
+    result: dict[str, SettingEntry] = {}
     types = _types(kind)
     for one in fields(kind):
         if is_dataclass(types[one.name]):
@@ -91,7 +91,7 @@ def settings_in(kind: type) -> dict[str, Setting]:
         elif _KEY in one.metadata:
             said: Description = one.metadata[_KEY]
             entries = [
-                Setting(one.name, (one.name,), types[one.name], said.help, said.flags, said.at_least, said.parse)
+                SettingEntry(one.name, (one.name,), types[one.name], said.help, said.flags, said.at_least, said.parse)
             ]
         else:
             raise TypeError(f"{kind.__name__}.{one.name} has no help. Make it with `setting(help, default)`.")

@@ -15,7 +15,7 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate, max_pool2d
 from regard import _check
 from regard.continuous import Density, Mixture
 
-TOLERANCE = 0.05  # of the picture's side: how far from the region the highest point may lie
+POINTING_TOLERANCE = 0.05  # of the picture's side: how far from the region the highest point may lie
 _STRONG = 0.25  # a mode is at least a quarter as high as the highest
 
 
@@ -151,7 +151,7 @@ def _pointing(maps: Tensor, inside: Tensor) -> Tensor:
     dx = ((x - cx.view(-1, 1, 1)).abs() - 0.5 / width).clamp_min(0)
     apart = (dy.square() + dx.square()).expand(batch, height, width)
     nearest = apart.masked_fill(~inside, torch.inf).amin((1, 2))
-    return torch.where(nearest <= TOLERANCE**2, 1.0, 0.0)
+    return torch.where(nearest <= POINTING_TOLERANCE**2, 1.0, 0.0)
 
 
 def _divergence(p: Tensor, q: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
 from regard.vqa.mcan import MCAN
 from regard.vqa.records import Answers
-from regard.vqa.results import FOLDER, Results
+from regard.vqa.results import RESULTS_FOLDER, Results
 from regard.vqa.words import Words, tokens
 
 _SIDE = 96  # side of the map that entropy and area are measured on
@@ -144,7 +144,7 @@ class Predictor(Pretrained):
 
         save_model(place, self.model, self.words, self.answers, self.backbone, self.features)
         if self.results is not None:
-            self.results.write(place.path / FOLDER)
+            self.results.write(place.path / RESULTS_FOLDER)
 
     @classmethod
     def _opened(cls, place: ModelFolder) -> Self:

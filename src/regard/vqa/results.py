@@ -13,7 +13,7 @@ from regard._problem import Problem
 from regard.hub.card import Section, markdown_table
 from regard.vqa.evaluate import Evaluation
 
-FOLDER = "evaluation"  # where they lie in the folder of a run or a model
+RESULTS_FOLDER = "evaluation"  # where they lie in the folder of a run or a model
 _ANSWERS = "_results.json"  # how the files of answers end, that lie beside
 MEASURES = {
     "mass": "attention inside the regions that the answer rests on; by chance it is `area`",
@@ -76,7 +76,7 @@ class Results:
     @classmethod
     def beside(cls, folder: Path) -> Results | None:
         """Those in the folder of a run or a model, if there are any."""
-        return cls.read(folder / FOLDER) if (folder / FOLDER).is_dir() else None
+        return cls.read(folder / RESULTS_FOLDER) if (folder / RESULTS_FOLDER).is_dir() else None
 
     def write(self, folder: Path) -> None:
         """A file for each split."""

@@ -148,7 +148,7 @@ def relations_training() -> TrainSettings:
     return small_training(model=relations(), epochs=2)
 
 
-PRESETS: dict[str, Callable[[], TrainSettings]] = {
+TRAIN_PRESETS: dict[str, Callable[[], TrainSettings]] = {
     "thesis": TrainSettings,
     "small": small_training,
     "relations": relations_training,
@@ -162,9 +162,9 @@ def preset_training(preset: str, **changes: Any) -> TrainSettings:
     >>> preset_training("relations", attention="mixture-2", batch=32).epochs
     2
     """
-    if preset not in PRESETS:
-        raise Problem(f"there is no preset {preset!r}. Choose one of {', '.join(PRESETS)}.")
-    return changed(PRESETS[preset](), changes)
+    if preset not in TRAIN_PRESETS:
+        raise Problem(f"there is no preset {preset!r}. Choose one of {', '.join(TRAIN_PRESETS)}.")
+    return changed(TRAIN_PRESETS[preset](), changes)
 
 
 def settings_of(config: dict[str, Any]) -> TrainSettings:
