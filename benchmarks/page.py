@@ -42,7 +42,7 @@ process, so that noise affects all alike; times are medians, and memory is the g
 ![Time of sparse and softmax attention against length](pictures/speed.png)
 """
 
-# What the figures cannot say themselves, by benchmark.
+# Explanations, by benchmark.
 NOTES = {
     "growth": """The figure is the fitted exponent of N (less is better), and the ratio compares
 exponents. Time is CPU time on one thread. For concatenation with
@@ -78,10 +78,10 @@ def _plot(records: list[dict[str, Any]]) -> None:
 
     series: dict[str, dict[int, float]] = {}
     for row in (row for record in records if record["benchmark"] == "maps" for row in record["rows"]):
-        found = re.fullmatch(r"attention, (.+), N = (\d+), forward\+backward", row["case"])
-        if found:
-            series.setdefault(found[1], {})[int(found[2])] = row["ours"]
-            series.setdefault("softmax (SDPA)", {})[int(found[2])] = row["theirs"]
+        case = re.fullmatch(r"attention, (.+), N = (\d+), forward\+backward", row["case"])
+        if case:
+            series.setdefault(case[1], {})[int(case[2])] = row["ours"]
+            series.setdefault("softmax (SDPA)", {})[int(case[2])] = row["theirs"]
     figure = Figure(figsize=(6, 4), layout="constrained")
     ax = figure.subplots()
     for style, (name, points) in zip(("o-", "s--", "^:", "d-."), series.items(), strict=False):
