@@ -64,7 +64,7 @@ class FeatureStore:
             store = cls(folder, tuple(content["names"]), tuple(content["shape"]), _description(content))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Problem(f"{folder} holds no features ({error}). Make them: regard features") from error
-        size = len(store.names) * store._row * 2
+        size = len(store.names) * store._width * 2
         if not (folder / "features.bin").is_file() or (folder / "features.bin").stat().st_size != size:
             raise Problem(f"{folder / 'features.bin'} does not have the {size} bytes that store.json says. Remake it.")
         if expected is not None and (difference := store.description.difference(expected)):
@@ -75,7 +75,8 @@ class FeatureStore:
         return store
 
     @property
-    def _row(self) -> int:
+    def _width(self) -> int:
+        """Numbers in a row."""
         height, width, dim = self.shape
         return height * width * dim
 
@@ -95,7 +96,7 @@ class FeatureStore:
 
     @cached_property
     def _rows(self) -> _MappedRows:
-        return _MappedRows(self.folder / "features.bin", len(self.names), self._row)
+        return _MappedRows(self.folder / "features.bin", len(self.names), self._width)
 
     def __getitem__(self, names: Sequence[str]) -> Tensor:
         """Rows, (len(names), h, w, D) float32."""
@@ -173,7 +174,7 @@ def make_features(
     try:
         store = _start(folder, names, backbone, name, stages)
         state = numpy.memmap(folder / "state.bin", dtype=numpy.uint8, mode="r+")
-        rows = numpy.memmap(folder / "features.bin", dtype=numpy.float16, mode="r+", shape=(len(names), store._row))
+        rows = numpy.memmap(folder / "features.bin", dtype=numpy.float16, mode="r+", shape=(len(names), store._width))
         for row in numpy.flatnonzero(state == BROKEN):
             skipped.add("picture that cannot be read", f"{names[int(row)]} (met before)")
         waiting = [int(i) for i in numpy.flatnonzero(state == WAITING)]
@@ -217,8 +218,8 @@ def kept_backbone(folder: Path, name: str, size: int | None = None, seed: int | 
     if not (folder / "config.json").is_file():
         return backbone, save_backbone(backbone, folder)
     stored = load_backbone(folder)
-    untrained = seed is None and name in SMALL_SIZES and stored.config == backbone.config
-    if not untrained and fingerprint(stored) != fingerprint(backbone):
+    any_weights = seed is None and name in SMALL_SIZES and stored.config == backbone.config
+    if not any_weights and fingerprint(stored) != fingerprint(backbone):
         raise Problem(
             f"{folder} keeps the backbone that its features were made by (fingerprint {fingerprint(stored)}), and "
             f"{name} is another (fingerprint {fingerprint(backbone)}). Store its features elsewhere (--out), or name "

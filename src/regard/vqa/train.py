@@ -1,4 +1,4 @@
-"""Training: the thesis' schedule, or a short one for small models; resumes bit for bit."""
+"""Training of models that answer: settings, presets, schedule, validation; a killed run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class TrainSettings:
 
     model: ModelSettings = field(default_factory=ModelSettings)
     epochs: int = setting("Passes over the data.", 13, at_least=1)
-    batch: int = setting("Questions in a batch, over all processes.", 64, at_least=1)
-    lr: float = setting("The learning rate at its highest.", 1e-4)
+    batch: int = setting("Questions per batch, over all processes.", 64, at_least=1)
+    lr: float = setting("Highest learning rate.", 1e-4)
     optimizer: Literal["adam", "muon"] = setting("The optimiser.", "adam")
     schedule: Literal["thesis", "cosine"] = setting(
-        "The learning rate over the steps: as in Table 6.1 of the thesis, or one cosine.", "thesis"
+        "Schedule of the learning rate: as in Table 6.1 of the thesis, or one cosine.", "thesis"
     )
-    above: int = setting("An answer is learned if it was given more often than this.", 8, at_least=0)
-    seed: int = setting("Decides all that is random.", 0)
-    accumulate: int = setting("Batches of one update.", 1, at_least=1)
-    clip: float | None = setting("Largest norm of the gradient.", None)
-    patience: int | None = setting("Epochs without a better validation accuracy before it stops.", None, at_least=1)
-    glove: str | None = setting("Word vectors to begin with: a GloVe text file as wide as --words.", None)
+    above: int = setting("Learn answers that were given more often than this.", 8, at_least=0)
+    seed: int = setting("Seed of all random numbers.", 0)
+    accumulate: int = setting("Batches per update of the weights.", 1, at_least=1)
+    clip: float | None = setting("Clip the gradient to this norm.", None)
+    patience: int | None = setting("Stop after so many epochs without a better validation accuracy.", None, at_least=1)
+    glove: str | None = setting("Initial word vectors: a GloVe text file with vectors as wide as --words.", None)
     grouped: bool = setting(
-        "All questions about a picture at once, or each by itself; a batch has as many questions.",
+        "Batch all questions about a picture together, or each by itself; a batch has as many questions.",
         False,
         flags=("--grouped/--single",),
     )
@@ -68,18 +68,25 @@ class TrainSettings:
 
 
 def small_training(**changes: Any) -> TrainSettings:
-    """The settings for scenes: the small model, four epochs, one cosine.
+    """The settings for scenes: the small model, four epochs, a cosine schedule.
 
     >>> small_training(epochs=3).model.width
     64
     """
     model = changes.pop("model", None) or small()
-    short: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
-    return TrainSettings(**(short | {"optimizer": "muon", "grouped": True} | changes))
+    preset: dict[str, Any] = {
+        "model": model,
+        "epochs": 4,
+        "batch": 64,
+        "lr": 2e-3,
+        "schedule": "cosine",
+        "clip": 64.0,
+    }
+    return TrainSettings(**(preset | {"optimizer": "muon", "grouped": True} | changes))
 
 
 def relations_training() -> TrainSettings:
-    """The settings for questions that compare objects: another model, two epochs.
+    """The settings for questions that compare objects: the model of `relations`, two epochs.
 
     >>> relations_training().model.before
     1
@@ -92,11 +99,11 @@ PRESETS: dict[str, Callable[[], TrainSettings]] = {
     "small": small_training,
     "relations": relations_training,
 }
-"""The presets by name: functions that make their `TrainSettings`."""
+"""The presets by name: functions that return their `TrainSettings`."""
 
 
 def preset_training(preset: str, **changes: Any) -> TrainSettings:
-    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with some changed, also of its model.
+    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with changes, also of its model.
 
     >>> preset_training("relations", attention="mixture-2", batch=32).epochs
     2
@@ -134,27 +141,33 @@ class Answering(Task):
     def __init__(
         self, model: MCAN, settings: TrainSettings, config: dict[str, Any], backbone: Backbone | None = None
     ) -> None:
-        """`config` says what belongs to the model, for the checkpoint; a `backbone` is trained with it, on pictures."""
+        """Put the parts together.
+
+        `model`: the network.
+        `settings`: of the optimiser.
+        `config`: written to config.json.
+        `backbone`: trained with the model, on pictures; default None, the model is trained on features.
+        """
         super().__init__()
         self.model, self.settings, self.config, self.backbone = model, settings, config, backbone
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
-        """Binary cross-entropy summed over answers and examples; the log has it for one example."""
+        """Binary cross-entropy summed over answers and examples; in the log, per example ("each")."""
         features = batch["features"]
         if self.backbone is not None:  # pictures, of which it makes features
             features = grids(self.backbone, self.backbone.prepare(features))
         scores, _ = self.model(features, batch["words"], batch.get("rows"))
         loss = self.model.loss(scores, batch["targets"])
-        # Gradients are averaged over processes: their mean is to be the sum over all examples.
-        whole = loss * (dist.get_world_size() if dist.is_initialized() else 1)
+        # Gradients are averaged over processes, and here their mean must be the sum over all examples.
+        scaled = loss * (dist.get_world_size() if dist.is_initialized() else 1)
 
         def right() -> dict[str, float]:
             return {"right": float(batch["targets"].gather(1, scores.argmax(-1, keepdim=True)).mean())}
 
-        return whole, {"each": float(loss.detach()) / len(scores), "right": right}
+        return scaled, {"each": float(loss.detach()) / len(scores), "right": right}
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Adam as MCAN's, or Muon with the same Adam for what is no matrix and for the last layer."""
+        """Adam with MCAN's parameters; or Muon, with that Adam for vectors, embeddings and the last layer."""
         if self.settings.optimizer == "muon":
             return Muon(muon_groups(self, apart=["model.head"]), lr=self.settings.lr, betas=(0.9, 0.98), eps=1e-9)
         return torch.optim.Adam(self.parameters(), lr=self.settings.lr, betas=(0.9, 0.98), eps=1e-9)
@@ -162,7 +175,7 @@ class Answering(Task):
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: where it is, how it went, and its accuracy on the validation records, if there are any."""
+    """A finished run: folder, steps and speed, evaluation on validation records (or None), notes on skipped records."""
 
     out: Path
     fitted: Fitted
@@ -180,20 +193,20 @@ def train(
     validation: Records | None = None,
     running: Running | None = None,
 ) -> Trained:
-    """Train a model on records and stored features; go on where an earlier call was stopped.
+    """Train a model on records and stored features; rerun to resume.
 
     out: the folder of the run.
     records: questions with answers.
-    store: the features of their pictures; a `PixelStore` in their place trains its backbone too, end to end.
+    store: the features of their pictures; with a `PixelStore` its backbone is trained too, end to end.
     settings: the model and how it is trained.
-    validation: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch; not with
-        a `PixelStore`: evaluate its run afterwards.
+    validation: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch; default
+        None. Not with a `PixelStore`: evaluate its run afterwards.
     running: devices, precision, log, progress; default `regard.training.Running()`.
     """
     running = running or Running()
     folder = AnsweringFolder(Path(out))
-    network = store.network if isinstance(store, PixelStore) else None
-    if network is not None and validation is not None:
+    backbone = store.network if isinstance(store, PixelStore) else None
+    if backbone is not None and validation is not None:
         raise Problem("validation needs stored features. Train end to end without, and evaluate the run afterwards.")
     records = records.keep_answered()
     if not len(records):
@@ -227,7 +240,7 @@ def train(
         "features": store.shape[2],
         "words": words.fingerprint,
         "answers": answers.fingerprint,
-        "backbone": store.description.to_json() | {"end_to_end": network is not None},
+        "backbone": store.description.to_json() | {"end_to_end": backbone is not None},
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
     if not running.resume:
@@ -239,14 +252,14 @@ def train(
     folder.write_features(store.folder)
     if isinstance(store, FeatureStore):
         _keep_backbone(folder, store)
-    task = Answering(model, settings, config, network)
+    task = Answering(model, settings, config, backbone)
     samples = Grouped(examples) if settings.grouped else examples
     batch = max(1, round(settings.batch * len(samples) / len(examples)))
     per_epoch = max(1, len(samples) // min(batch * settings.accumulate, len(samples)))
     steps = settings.epochs * per_epoch
     folder.write_steps(steps)
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
-    computed = FitSettings(
+    fit_settings = FitSettings(
         steps=steps,
         batch_size=batch,
         seed=settings.seed,
@@ -256,27 +269,28 @@ def train(
     )
     if running.checkpoint_every is None:
         running = replace(running, checkpoint_every=min(per_epoch, 500))
-    held = _Held(folder, settings.patience)
-    known = None
+    stopping = _EarlyStopping(folder, settings.patience)
+    validated = None
     if validation is not None:
-        known = Examples(validation, store, words, answers, settings.model.tokens)
-    if settings.patience is None or known is None:
-        fitted = fit(task, samples, computed, out=folder.path, running=running)
+        validated = Examples(validation, store, words, answers, settings.model.tokens)
+    if settings.patience is None or validated is None:
+        fitted = fit(task, samples, fit_settings, out=folder.path, running=running)
     else:
         for epoch in range(1, settings.epochs + 1):
-            fitted = fit(task, samples, replace(computed, steps=epoch * per_epoch), out=folder.path, running=running)
-            running = replace(running, resume=True)  # the first of these calls has begun afresh, if that was wanted
-            held.add(epoch, evaluate_model(task.model, known, answers).accuracy.overall)
-            if held.enough:
+            until = replace(fit_settings, steps=epoch * per_epoch)
+            fitted = fit(task, samples, until, out=folder.path, running=running)
+            running = replace(running, resume=True)  # only the first of these calls may begin afresh
+            stopping.add(epoch, evaluate_model(task.model, validated, answers).accuracy.overall)
+            if stopping.due:
                 break
-    if network is not None:
-        save_backbone(network, folder.backbone)
-    evaluation = evaluate_model(task.model, known, answers) if known else None
-    return Trained(folder.path, fitted, evaluation, held.enough, _skipped(examples, known))
+    if backbone is not None:
+        save_backbone(backbone, folder.backbone)
+    evaluation = evaluate_model(task.model, validated, answers) if validated else None
+    return Trained(folder.path, fitted, evaluation, stopping.due, _skipped(examples, validated))
 
 
-class _Held:
-    """Validation accuracies of the epochs so far, kept on disk so that a resumed run stops where it would have."""
+class _EarlyStopping:
+    """Validation accuracies of the epochs so far, on disk, so that a resumed run stops at the same epoch."""
 
     def __init__(self, folder: AnsweringFolder, patience: int | None) -> None:
         self.folder, self.patience = folder, patience
@@ -288,7 +302,8 @@ class _Held:
         self.folder.write_validation(self.scores)
 
     @property
-    def enough(self) -> bool:
+    def due(self) -> bool:
+        """Whether the best epoch lies `patience` epochs back."""
         if self.patience is None or not self.scores:
             return False
         best = max(self.scores, key=lambda epoch: self.scores[epoch])
@@ -296,7 +311,7 @@ class _Held:
 
 
 def _keep_backbone(folder: AnsweringFolder, store: FeatureStore) -> None:
-    """Copy the backbone into the run, so that pictures can be asked about later; without it only features can."""
+    """Copy the backbone into the run, for questions about new pictures, if it is still the same."""
     if folder.has_backbone:
         return
     try:
