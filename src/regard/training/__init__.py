@@ -1,7 +1,7 @@
 """Training that resumes bit for bit after a kill: what pretraining and question answering share.
 
-A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning Fabric. Data is an object with a length and
-a method `batch(indices, epoch)` that returns what the loss takes:
+A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning Fabric. Data has a length and a method
+`batch(indices, epoch)` that returns what the loss takes:
 
     class Mine(Task):
         config = {"kind": "mine"}
