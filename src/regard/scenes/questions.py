@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from regard.scenes.world import COLOURS, HELD_OUT, SHAPES, SIZES, Scene, Thing
 
 FAMILIES = ("exists", "colour", "shape", "how many", "where", "relation", "nearest")
-"""The families of questions, in the order in which a scene is asked."""
+"""The families of questions, in the order of the questions about a scene."""
 ANSWER_TYPES = {"exists": "yes/no", "how many": "number"}  # the others are "other", as VQA-v2 has it
-MOST = 3  # the highest count that is asked for
+MOST = 3  # the highest count that is an answer
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A question that can be asked: family, form (a family may have several), the words for the gaps of its template,
-    the answer, and the objects it rests on, by their place in the scene."""
+    """A possible question: family, form (a family may have several), words for the gaps of its template, answer, and
+    the objects that the answer rests on, by their index in the scene."""
 
     family: str
     form: str
     words: dict[str, str]
     answer: str
     regions: tuple[int, ...]
-    pairs: tuple[tuple[str, str], ...]  # colours with shapes that it names or that it is about
+    pairs: tuple[tuple[str, str], ...]  # pairs of colour and shape that it names or is about
 
 
 TEMPLATES: dict[str, tuple[str, ...]] = {
@@ -77,7 +77,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
-    """Every question that has one clear answer in this scene."""
+    """All questions that have one clear answer in this scene."""
     yield from _exists(scene)
     yield from _attribute(scene)
     yield from _how_many(scene)
@@ -103,55 +103,55 @@ def _pair_of(thing: Thing) -> tuple[str, str]:
 def _exists(scene: Scene) -> Iterator[Candidate]:
     for colour in COLOURS:
         for shape in SHAPES:
-            found = tuple(i for i, t in enumerate(scene.things) if t.is_a(colour=colour, shape=shape))
-            # A "no" is only asked where the colour or the shape is there: each alone must not give it away.
-            near = any(t.colour == colour or t.shape == shape for t in scene.things)
-            if found or near:
-                answer = "yes" if found else "no"
-                yield Candidate("exists", "exists", {"one": f"{colour} {shape}"}, answer, found, ((colour, shape),))
+            matches = tuple(i for i, t in enumerate(scene.things) if t.is_a(colour=colour, shape=shape))
+            # The answer "no" needs an object of the colour or of the shape: either alone must not reveal it.
+            similar = any(t.colour == colour or t.shape == shape for t in scene.things)
+            if matches or similar:
+                answer = "yes" if matches else "no"
+                yield Candidate("exists", "exists", {"one": f"{colour} {shape}"}, answer, matches, ((colour, shape),))
 
 
 def _attribute(scene: Scene) -> Iterator[Candidate]:
-    """The colour of the one circle, of the one small circle; the shape of the one red object."""
-    for asked, by, noun in (("colour", "shape", ""), ("shape", "colour", " object")):
+    """The colour of the only circle, of the only small circle; the shape of the only red object."""
+    for attribute, by, noun in (("colour", "shape", ""), ("shape", "colour", " object")):
         for size in ("", *SIZES):
             for value in SHAPES if by == "shape" else COLOURS:
-                wanted = {by: value} | ({"size": size} if size else {})
-                found = [i for i, t in enumerate(scene.things) if t.is_a(**wanted)]
-                if len(found) == 1:
-                    thing = scene.things[found[0]]
+                attributes = {by: value} | ({"size": size} if size else {})
+                matches = tuple(i for i, t in enumerate(scene.things) if t.is_a(**attributes))
+                if len(matches) == 1:
+                    thing = scene.things[matches[0]]
                     name = f"{size} {value}{noun}".strip()
-                    yield Candidate(
-                        asked, asked, {"one": name}, getattr(thing, asked), tuple(found), (_pair_of(thing),)
-                    )
+                    answer = getattr(thing, attribute)
+                    yield Candidate(attribute, attribute, {"one": name}, answer, matches, (_pair_of(thing),))
 
 
 def _how_many(scene: Scene) -> Iterator[Candidate]:
     kinds = [("of a colour", {"colour": c}, f"{c} objects") for c in COLOURS]
     kinds += [("of a shape", {"shape": s}, _plural(s)) for s in SHAPES]
     kinds += [("of a size", {"size": s}, f"{s} objects") for s in SIZES]
-    for form, wanted, many in kinds:
-        found = tuple(i for i, t in enumerate(scene.things) if t.is_a(**wanted))
-        if len(found) <= MOST:
-            pairs = tuple(_pair_of(scene.things[i]) for i in found)
-            yield Candidate("how many", f"how many {form}", {"many": many}, str(len(found)), found, pairs)
+    for form, attributes, many in kinds:
+        matches = tuple(i for i, t in enumerate(scene.things) if t.is_a(**attributes))
+        if len(matches) <= MOST:
+            pairs = tuple(_pair_of(scene.things[i]) for i in matches)
+            yield Candidate("how many", f"how many {form}", {"many": many}, str(len(matches)), matches, pairs)
 
 
 def _named(scene: Scene) -> Iterator[tuple[int, str]]:
-    """Objects that colour and shape single out."""
+    """The index and name of each object that is the only one of its colour and shape."""
     for i, thing in enumerate(scene.things):
         if sum(t.is_a(colour=thing.colour, shape=thing.shape) for t in scene.things) == 1:
             yield i, f"{thing.colour} {thing.shape}"
 
 
 def _corner(thing: Thing) -> str | None:
+    """The corner that an object is in; None near the middle of an axis."""
     if min(abs(thing.x - 0.5), abs(thing.y - 0.5)) < 0.05:
         return None
     return f"{'top' if thing.y < 0.5 else 'bottom'} {'left' if thing.x < 0.5 else 'right'}"
 
 
 def _side(one: Thing, other: Thing) -> str | None:
-    """Where `one` is, seen from `other`; None where it is not clearly to one side."""
+    """The side of `other` that `one` is on; None if it is not clear."""
     dx, dy = one.x - other.x, one.y - other.y
     if max(abs(dx), abs(dy)) < 0.15 or 2 * min(abs(dx), abs(dy)) > max(abs(dx), abs(dy)):
         return None
@@ -161,18 +161,19 @@ def _side(one: Thing, other: Thing) -> str | None:
 
 
 def _nearest(scene: Scene, i: int, name: str) -> Iterator[Candidate]:
+    """Questions about the colour and shape of the object nearest to object `i`, if one is clearly nearest."""
     thing = scene.things[i]
     others = sorted(((t.x - thing.x) ** 2 + (t.y - thing.y) ** 2, j) for j, t in enumerate(scene.things) if j != i)
     if not others or (len(others) > 1 and others[0][0] * 1.4 > others[1][0]):  # clearly nearer, by a fifth at least
         return
     j = others[0][1]
     nearest = scene.things[j]
-    for asked in ("colour", "shape"):
+    for attribute in ("colour", "shape"):
         yield Candidate(
             "nearest",
-            f"nearest, {asked}",
+            f"nearest, {attribute}",
             {"one": name},
-            getattr(nearest, asked),
+            getattr(nearest, attribute),
             (i, j),
             (_pair_of(thing), _pair_of(nearest)),
         )

@@ -1,7 +1,7 @@
-"""What is in a scene: objects, their attributes, and how they are drawn at random.
+"""The content of a scene: objects with random attributes and places.
 
-Every draw comes from a frozen generator (numpy's RandomState) seeded by the scene's name, so that a scene is the same
-on every machine, whichever others are made.
+Random numbers come from numpy's RandomState, whose stream never changes, seeded by the scene's name, so that a scene is
+the same on every machine, whatever else is generated.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Thing:
     y: float
     radius: float
 
-    def is_a(self, **wanted: str) -> bool:
+    def is_a(self, **attributes: str) -> bool:
         """Whether it has these attributes.
 
         >>> Thing("ring", "red", "small", "plain", 0.5, 0.5, 0.1).is_a(colour="red", shape="ring")
         True
         """
-        return all(getattr(self, name) == value for name, value in wanted.items())
+        return all(getattr(self, name) == value for name, value in attributes.items())
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The objects of a picture, from the back to the front, and the name of its random numbers.
+    """The objects of a picture, from back to front, and the name that seeds its random numbers.
 
     >>> make_scene("0/train/0").name
     '0/train/0'
@@ -71,16 +71,16 @@ class Scene:
 
 
 def named_generator(name: str) -> numpy.random.RandomState:
-    """Random numbers that depend on a name alone."""
+    """A generator seeded by a name."""
     digest = hashlib.sha256(name.encode()).digest()
     return numpy.random.RandomState(numpy.frombuffer(digest, dtype="<u4").tolist())
 
 
 def make_scene(name: str, *, held_out: bool = False) -> Scene:
-    """One to five objects; neighbours may overlap a little. With `held_out` one of them is of a held-out pair.
+    """A scene of one to five objects, which may overlap a little; with `held_out` one is of a held-out pair.
 
-    Attributes repeat on purpose: an object takes the colour or the shape of an earlier one four times out of ten, so
-    that there is something to count and to confuse.
+    Attributes repeat on purpose: an object gets the colour or the shape of an earlier one with probability 0.4, so that
+    there is something to count and to confuse.
 
     >>> scene = make_scene("0/train/0")
     >>> scene == make_scene("0/train/0"), 1 <= len(scene.things) <= 5
@@ -88,22 +88,23 @@ def make_scene(name: str, *, held_out: bool = False) -> Scene:
     """
     draw = named_generator(name)
     things: list[Thing] = []
-    wanted = draw.randint(1, 6)
+    count = draw.randint(1, 6)
     special = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
-    while len(things) < wanted:
+    while len(things) < count:
         colour, shape = special or _draw_pair(draw, things)
         size = tuple(SIZES)[draw.randint(2)]
         low, high = SIZES[size]
         radius = low + (high - low) * draw.random_sample()
-        place = _place(draw, things, radius)
-        if place is None:
+        centre = _free_centre(draw, things, radius)
+        if centre is None:
             break
-        things.append(Thing(shape, colour, size, TEXTURES[draw.randint(3)], *place, radius))
+        things.append(Thing(shape, colour, size, TEXTURES[draw.randint(3)], *centre, radius))
         special = None
     return Scene(name, tuple(things))
 
 
 def _draw_pair(draw: numpy.random.RandomState, things: list[Thing]) -> tuple[str, str]:
+    """A random colour and shape, not held out, sometimes sharing one with an earlier object."""
     while True:
         colour, shape = tuple(COLOURS)[draw.randint(len(COLOURS))], SHAPES[draw.randint(len(SHAPES))]
         if things and draw.random_sample() < 0.4:
@@ -116,8 +117,8 @@ def _draw_pair(draw: numpy.random.RandomState, things: list[Thing]) -> tuple[str
             return colour, shape
 
 
-def _place(draw: numpy.random.RandomState, things: list[Thing], radius: float) -> tuple[float, float] | None:
-    """A centre inside the picture that hides no other object; None where the picture is full."""
+def _free_centre(draw: numpy.random.RandomState, things: list[Thing], radius: float) -> tuple[float, float] | None:
+    """A random centre at which an object hides no other; None if none is found."""
     for _ in range(60):
         x, y = (radius + (1 - 2 * radius) * draw.random_sample() for _ in range(2))
         if all((x - t.x) ** 2 + (y - t.y) ** 2 > (0.85 * (radius + t.radius)) ** 2 for t in things):
