@@ -10,20 +10,19 @@ from regard.scenes.world import COLOURS, HELD_OUT, SHAPES, SIZES, Scene, Thing
 FAMILIES = ("exists", "colour", "shape", "how many", "where", "relation", "nearest")
 """The families of questions, in the order of the questions about a scene."""
 ANSWER_TYPES = {"exists": "yes/no", "how many": "number"}  # the others are "other", as VQA-v2 has it
-MOST = 3  # the highest count that is an answer
+MOST = 3  # the largest count in an answer
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A possible question: family, form (a family may have several), words for the gaps of its template, answer, and
-    the objects that the answer rests on, by their index in the scene."""
+    """A question with one clear answer in a scene."""
 
     family: str
-    form: str
-    words: dict[str, str]
+    form: str  # a family may have several
+    words: dict[str, str]  # for the gaps of its template
     answer: str
-    regions: tuple[int, ...]
-    pairs: tuple[tuple[str, str], ...]  # pairs of colour and shape that it names or is about
+    regions: tuple[int, ...]  # indices of the objects that the answer depends on
+    pairs: tuple[tuple[str, str], ...]  # colour and shape of the objects that it names or is about
 
 
 TEMPLATES: dict[str, tuple[str, ...]] = {
@@ -77,7 +76,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
-    """All questions that have one clear answer in this scene."""
+    """Every question that has one clear answer in this scene."""
     yield from _exists(scene)
     yield from _attribute(scene)
     yield from _how_many(scene)
@@ -104,7 +103,7 @@ def _exists(scene: Scene) -> Iterator[Candidate]:
     for colour in COLOURS:
         for shape in SHAPES:
             matches = tuple(i for i, t in enumerate(scene.things) if t.is_a(colour=colour, shape=shape))
-            # The answer "no" needs an object of the colour or of the shape: either alone must not reveal it.
+            # A "no" needs the colour or the shape in the scene: the absence of both would give the answer away.
             similar = any(t.colour == colour or t.shape == shape for t in scene.things)
             if matches or similar:
                 answer = "yes" if matches else "no"
@@ -112,17 +111,18 @@ def _exists(scene: Scene) -> Iterator[Candidate]:
 
 
 def _attribute(scene: Scene) -> Iterator[Candidate]:
-    """The colour of the only circle, of the only small circle; the shape of the only red object."""
-    for attribute, by, noun in (("colour", "shape", ""), ("shape", "colour", " object")):
+    """The colour of the one circle, of the one small circle; the shape of the one red object."""
+    for unknown, known, noun in (("colour", "shape", ""), ("shape", "colour", " object")):
         for size in ("", *SIZES):
-            for value in SHAPES if by == "shape" else COLOURS:
-                attributes = {by: value} | ({"size": size} if size else {})
-                matches = tuple(i for i, t in enumerate(scene.things) if t.is_a(**attributes))
+            for value in SHAPES if known == "shape" else COLOURS:
+                attributes = {known: value} | ({"size": size} if size else {})
+                matches = [i for i, t in enumerate(scene.things) if t.is_a(**attributes)]
                 if len(matches) == 1:
                     thing = scene.things[matches[0]]
                     name = f"{size} {value}{noun}".strip()
-                    answer = getattr(thing, attribute)
-                    yield Candidate(attribute, attribute, {"one": name}, answer, matches, (_pair_of(thing),))
+                    yield Candidate(
+                        unknown, unknown, {"one": name}, getattr(thing, unknown), tuple(matches), (_pair_of(thing),)
+                    )
 
 
 def _how_many(scene: Scene) -> Iterator[Candidate]:
@@ -137,21 +137,20 @@ def _how_many(scene: Scene) -> Iterator[Candidate]:
 
 
 def _named(scene: Scene) -> Iterator[tuple[int, str]]:
-    """The index and name of each object that is the only one of its colour and shape."""
+    """Index and name of the objects that colour and shape identify uniquely."""
     for i, thing in enumerate(scene.things):
         if sum(t.is_a(colour=thing.colour, shape=thing.shape) for t in scene.things) == 1:
             yield i, f"{thing.colour} {thing.shape}"
 
 
 def _corner(thing: Thing) -> str | None:
-    """The corner that an object is in; None near the middle of an axis."""
     if min(abs(thing.x - 0.5), abs(thing.y - 0.5)) < 0.05:
         return None
     return f"{'top' if thing.y < 0.5 else 'bottom'} {'left' if thing.x < 0.5 else 'right'}"
 
 
 def _side(one: Thing, other: Thing) -> str | None:
-    """The side of `other` that `one` is on; None if it is not clear."""
+    """Where `one` is, seen from `other`; None where it is not clearly to one side."""
     dx, dy = one.x - other.x, one.y - other.y
     if max(abs(dx), abs(dy)) < 0.15 or 2 * min(abs(dx), abs(dy)) > max(abs(dx), abs(dy)):
         return None
@@ -161,10 +160,9 @@ def _side(one: Thing, other: Thing) -> str | None:
 
 
 def _nearest(scene: Scene, i: int, name: str) -> Iterator[Candidate]:
-    """Questions about the colour and shape of the object nearest to object `i`, if one is clearly nearest."""
     thing = scene.things[i]
     others = sorted(((t.x - thing.x) ** 2 + (t.y - thing.y) ** 2, j) for j, t in enumerate(scene.things) if j != i)
-    if not others or (len(others) > 1 and others[0][0] * 1.4 > others[1][0]):  # clearly nearer, by a fifth at least
+    if not others or (len(others) > 1 and others[0][0] * 1.4 > others[1][0]):  # squared: nearer by a factor of 1.18
         return
     j = others[0][1]
     nearest = scene.things[j]

@@ -1,6 +1,6 @@
-"""Rendering a scene: anti-aliased by the distance to the outline, with sums, products and square roots only.
+"""Drawing a scene: anti-aliased by distance to the outline, with sums, products and roots alone.
 
-Sines and exponentials may differ in the last digit between machines, and pictures must not.
+No sine and no exponential: their last digits differ between machines, and a picture must not.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from regard.scenes.world import COLOURS, Scene, Thing, named_generator
 
-SIZE = 80  # side of a picture in pixels
+SIZE = 80
 Pixels = NDArray[numpy.float64]
 
 
 class Rendered(NamedTuple):
-    """A picture (3, size, size) uint8, and the number of the object at each pixel, from 1, or 0: (size, size).
+    """A picture (3, size, size) uint8, and for each pixel the object in front, counted from one, or 0: (size, size).
 
     >>> from regard.scenes import make_scene
     >>> drawn = render(make_scene("0/train/0"), size=40)
@@ -64,7 +64,7 @@ def _window(x: float, y: float, radius: float, size: int) -> tuple[slice, slice,
 
 
 def _clutter(canvas: Pixels, draw: numpy.random.RandomState, size: int) -> None:
-    """Draw a small grey dash or dot, to be ignored."""
+    """Draw a small grey dash or dot, a distractor."""
     x, y, length, half = draw.random_sample(4) * [1, 1, 3.5, 0.8]
     grey = 40 + 170 * draw.random_sample()
     rows, columns, dx, dy = _window(x, y, (length + half) / size, size)
@@ -75,14 +75,14 @@ def _clutter(canvas: Pixels, draw: numpy.random.RandomState, size: int) -> None:
 def _paint(
     canvas: Pixels, objects: NDArray[numpy.uint8], thing: Thing, number: int, draw: numpy.random.RandomState, size: int
 ) -> None:
-    """Draw an object.
+    """Draw one object.
 
-    `canvas`: the picture, changed.
-    `objects`: the number of the object at each pixel, changed.
-    `thing`: the object.
-    `number`: of the object.
-    `draw`: the generator of angle, colour and texture.
-    `size`: the side of the picture in pixels.
+    `canvas`: (3, size, size), changed in place.
+    `objects`: number of the front object per pixel, (size, size), changed in place.
+    `thing`: what to draw.
+    `number`: of the object, counted from one.
+    `draw`: random numbers.
+    `size`: side of the picture in pixels.
     """
     turn = 0.2 * (draw.random_sample() - 0.5)  # the tangent of half the angle, so that no sine is needed
     cosine, sine = (1 - turn * turn) / (1 + turn * turn), 2 * turn / (1 + turn * turn)
@@ -98,7 +98,12 @@ def _paint(
 
 
 def outline(shape: str, u: Pixels, v: Pixels, radius: float) -> Pixels:
-    """Signed distance in pixels from a shape's outline, positive inside; `u`, `v` are offsets from its centre."""
+    """Signed distance in pixels to a shape's outline, positive inside.
+
+    `shape`: one of `SHAPES`.
+    `u`, `v`: coordinates of the pixels relative to the centre.
+    `radius`: of the object, in pixels.
+    """
     distance = numpy.sqrt(u * u + v * v)
     if shape == "circle":
         return 0.9 * radius - distance
@@ -116,7 +121,7 @@ def outline(shape: str, u: Pixels, v: Pixels, radius: float) -> Pixels:
 
 
 def _texture(texture: str, u: Pixels, v: Pixels, phase: float, period: float) -> Pixels:
-    """The darkness of the pattern at each pixel, from 0 to 1."""
+    """Darkness of the pattern at each pixel, from 0 to 1."""
     if texture == "plain":
         return numpy.zeros_like(u)
     wave = abs(2 * ((u / period + phase) % 1) - 1) - 0.5
@@ -126,6 +131,5 @@ def _texture(texture: str, u: Pixels, v: Pixels, phase: float, period: float) ->
 
 
 def _blend(canvas: Pixels, inside: Pixels, colour: Pixels | float) -> None:
-    """Mix a colour into the canvas where the distance `inside` is positive, with an edge of one pixel."""
-    share = (inside + 0.5).clip(0, 1)
-    canvas += share * (colour - canvas)
+    coverage = (inside + 0.5).clip(0, 1)
+    canvas += coverage * (colour - canvas)

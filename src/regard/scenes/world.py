@@ -1,7 +1,7 @@
-"""The content of a scene: objects with random attributes and places.
+"""What is in a scene: objects, their attributes, and how they are drawn at random.
 
-Random numbers come from numpy's RandomState, whose stream never changes, seeded by the scene's name, so that a scene is
-the same on every machine, whatever else is generated.
+Every random number comes from a generator with a frozen algorithm (numpy's RandomState) seeded by the scene's name, so
+that a scene is the same on every machine, whichever others are drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPES = ("circle", "square", "triangle", "cross", "ring")
 SIZES = {"small": (0.1, 0.12), "large": (0.155, 0.185)}  # radius, as a share of the picture's side
 TEXTURES = ("plain", "striped", "chequered")
 
-# One pair of each colour: every colour and every shape is seen in training, these pairs are not.
+# One pair of each colour.
 HELD_OUT = frozenset(
     {("red", "cross"), ("green", "ring"), ("blue", "triangle"), ("yellow", "circle"), ("cyan", "square")}
     | {("purple", "ring")}
@@ -60,7 +60,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """The objects of a picture, from back to front, and the name that seeds its random numbers.
+    """The objects of a picture, from the back to the front, and the name that seeds its random numbers.
 
     >>> make_scene("0/train/0").name
     '0/train/0'
@@ -71,16 +71,16 @@ class Scene:
 
 
 def named_generator(name: str) -> numpy.random.RandomState:
-    """A generator seeded by a name."""
+    """Random numbers that depend on a name alone."""
     digest = hashlib.sha256(name.encode()).digest()
     return numpy.random.RandomState(numpy.frombuffer(digest, dtype="<u4").tolist())
 
 
 def make_scene(name: str, *, held_out: bool = False) -> Scene:
-    """A scene of one to five objects, which may overlap a little; with `held_out` one is of a held-out pair.
+    """One to five objects; neighbours may overlap a little. With `held_out` the first is of a held-out pair.
 
-    Attributes repeat on purpose: an object gets the colour or the shape of an earlier one with probability 0.4, so that
-    there is something to count and to confuse.
+    Attributes repeat on purpose: an object takes the colour or the shape of an earlier one four times out of ten, so
+    that there is something to count and to confuse.
 
     >>> scene = make_scene("0/train/0")
     >>> scene == make_scene("0/train/0"), 1 <= len(scene.things) <= 5
@@ -89,22 +89,21 @@ def make_scene(name: str, *, held_out: bool = False) -> Scene:
     draw = named_generator(name)
     things: list[Thing] = []
     count = draw.randint(1, 6)
-    special = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
+    held_out_pair = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
     while len(things) < count:
-        colour, shape = special or _draw_pair(draw, things)
+        colour, shape = held_out_pair or _draw_pair(draw, things)
         size = tuple(SIZES)[draw.randint(2)]
         low, high = SIZES[size]
         radius = low + (high - low) * draw.random_sample()
-        centre = _free_centre(draw, things, radius)
-        if centre is None:
+        place = _place(draw, things, radius)
+        if place is None:
             break
-        things.append(Thing(shape, colour, size, TEXTURES[draw.randint(3)], *centre, radius))
-        special = None
+        things.append(Thing(shape, colour, size, TEXTURES[draw.randint(3)], *place, radius))
+        held_out_pair = None
     return Scene(name, tuple(things))
 
 
 def _draw_pair(draw: numpy.random.RandomState, things: list[Thing]) -> tuple[str, str]:
-    """A random colour and shape, not held out, sometimes sharing one with an earlier object."""
     while True:
         colour, shape = tuple(COLOURS)[draw.randint(len(COLOURS))], SHAPES[draw.randint(len(SHAPES))]
         if things and draw.random_sample() < 0.4:
@@ -117,8 +116,8 @@ def _draw_pair(draw: numpy.random.RandomState, things: list[Thing]) -> tuple[str
             return colour, shape
 
 
-def _free_centre(draw: numpy.random.RandomState, things: list[Thing], radius: float) -> tuple[float, float] | None:
-    """A random centre at which an object hides no other; None if none is found."""
+def _place(draw: numpy.random.RandomState, things: list[Thing], radius: float) -> tuple[float, float] | None:
+    """A centre inside the picture that hides no other object; None where the picture is full."""
     for _ in range(60):
         x, y = (radius + (1 - 2 * radius) * draw.random_sample() for _ in range(2))
         if all((x - t.x) ** 2 + (y - t.y) ** 2 > (0.85 * (radius + t.radius)) ** 2 for t in things):

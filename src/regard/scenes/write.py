@@ -16,8 +16,8 @@ from regard._files import replacing
 from regard.scenes.render import render
 from regard.scenes.splits import Question, Scenes
 
-_MANY = 1000  # scenes from which on several processes are faster than one
-PEOPLE = 10  # answers per question in VQA-v2; here they are equal
+_MANY = 1000  # scenes from which on several processes save time
+PEOPLE = 10  # VQA-v2 has ten answers to each question; here they agree
 
 
 def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Path:
@@ -26,10 +26,10 @@ def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Pat
         v2_OpenEnded_mscoco_train_questions.json    questions
         v2_mscoco_train_annotations.json            answers, families as question types, regions
         train/COCO_train_000000000007.png           pictures
-        objects/train/COCO_train_000000000007.png   the number of the object at each pixel, from 1, or 0
+        objects/train/COCO_train_000000000007.png   for each pixel the object in front, counted from one, or 0
 
-    An annotation has the fields of VQA-v2, and "regions": the numbers of the objects that the answer rests on. A
-    complete split is not written again. `workers` processes render the pictures (default 1); the bytes are the same.
+    An annotation has, beside the fields of VQA-v2, "regions": the numbers of the objects that the answer depends on. A
+    split that is already complete is not written again. `workers` processes draw, default 1; the bytes are the same.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -38,8 +38,8 @@ def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Pat
     """
     folder, split = Path(folder), scenes.split
     head = {"info": {"scenes": split, "count": scenes.count, "seed": scenes.seed, "size": scenes.size}}
-    questions = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
-    if questions.exists() and _head(questions) == head["info"]:
+    questions_path = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
+    if questions_path.exists() and _head(questions_path) == head["info"]:
         return folder
     for place in (folder / split, folder / "objects" / split):
         place.mkdir(parents=True, exist_ok=True)
@@ -47,14 +47,14 @@ def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Pat
     kind = {"task_type": "Open-Ended", "data_type": "scenes", "data_subtype": split}
     annotations = [_annotation(question) for question in scenes.questions]
     _write(folder / f"v2_mscoco_{split}_annotations.json", head | kind | {"annotations": annotations})
-    entries = [{"image_id": q.picture, "question": q.text, "question_id": q.id} for q in scenes.questions]
-    # The questions last: if they are there, the split is complete.
-    _write(questions, head | kind | {"questions": entries})
+    questions = [{"image_id": q.picture, "question": q.text, "question_id": q.id} for q in scenes.questions]
+    # The questions last: if this file exists, the split is complete.
+    _write(questions_path, head | kind | {"questions": questions})
     return folder
 
 
 def _draw_all(scenes: Scenes, folder: Path, workers: int) -> None:
-    """Write all pictures, in this process, or, if they are many, in `workers` processes."""
+    """Draw in this process, or in `workers` processes if there are many scenes."""
     if _check.count("workers", workers) == 1 or scenes.count < _MANY:
         _draw_pictures(scenes, folder, range(scenes.count))
         return
@@ -64,21 +64,21 @@ def _draw_all(scenes: Scenes, folder: Path, workers: int) -> None:
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         parts = [range(first, scenes.count, workers) for first in range(workers)]
         futures = [pool.submit(_draw_pictures, scenes, folder, part) for part in parts]
-        _ = scenes.questions  # computed and cached here meanwhile
+        _ = scenes.questions  # a cached property: computed here while the workers draw
         for future in futures:
             future.result()
 
 
 def _draw_pictures(scenes: Scenes, folder: Path, numbers: range) -> None:
     for number in numbers:
-        rendered = render(scenes.scene(number), scenes.size)
+        drawn = render(scenes.scene(number), scenes.size)
         name = f"COCO_{scenes.split}_{number:012d}.png"
-        (folder / scenes.split / name).write_bytes(uncompressed_png(numpy.moveaxis(rendered.picture, 0, -1)))
-        (folder / "objects" / scenes.split / name).write_bytes(uncompressed_png(rendered.objects))
+        (folder / scenes.split / name).write_bytes(uncompressed_png(numpy.moveaxis(drawn.picture, 0, -1)))
+        (folder / "objects" / scenes.split / name).write_bytes(uncompressed_png(drawn.objects))
 
 
 def uncompressed_png(pixels: NDArray[numpy.uint8]) -> bytes:
-    """A PNG without compression, whose bytes do not depend on the version of zlib.
+    """A PNG without compression: the output of compressors differs between machines, stored bytes do not.
 
     `pixels` is (height, width, 3) or (height, width).
 
@@ -100,12 +100,10 @@ def uncompressed_png(pixels: NDArray[numpy.uint8]) -> bytes:
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
-    """A chunk of a PNG: length, kind, data, checksum."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def _annotation(question: Question) -> dict[str, Any]:
-    """A question's annotation in the form of VQA-v2, with "regions"."""
     answers = [{"answer": question.answer, "answer_confidence": "yes", "answer_id": i} for i in range(1, PEOPLE + 1)]
     return {
         "question_id": question.id,
@@ -119,12 +117,12 @@ def _annotation(question: Question) -> dict[str, Any]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(content))
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content))
 
 
 def _head(path: Path) -> dict[str, Any] | None:
-    """The field "info" of a JSON file; None if it cannot be read."""
+    """The settings in a file of questions, or None if it cannot be read."""
     try:
         head: dict[str, Any] | None = json.loads(path.read_text()).get("info")
         return head

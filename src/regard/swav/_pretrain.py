@@ -64,12 +64,12 @@ def pretrain(
 
     Rerun with the same `out` to resume.
 
-    pictures: a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`.
-    out: the folder of the run.
-    preset: the name of a preset of settings; default "small".
-    settings: settings in place of a preset; default None.
-    running: devices, precision, log, progress; default `regard.training.Running()`.
-    changes: values of single settings, such as steps=300, prototypes=60.
+    `pictures`: a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`.
+    `out`: the folder of the run.
+    `preset`: the name of a preset of settings; default "small".
+    `settings`: settings in place of a preset; default None.
+    `running`: devices, precision, log, progress; default `regard.training.Running()`.
+    `changes`: values of single settings, such as steps=300, prototypes=60.
 
         folder = pretrain(torch.randint(0, 256, (500, 3, 80, 80), dtype=torch.uint8), preset="scenes", out="out/scenes")
 
@@ -98,9 +98,9 @@ def run(
 ) -> Pretraining:
     """As `pretrain`, but returns the whole run.
 
-    pictures, out, settings, running, changes: as in `pretrain`.
-    preset_name: the `preset` of `pretrain`.
-    after_step: as in `regard.training.fit`; default None.
+    `pictures`, `out`, `settings`, `running`, `changes`: as in `pretrain`.
+    `preset_name`: the `preset` of `pretrain`.
+    `after_step`: as in `regard.training.fit`; default None.
 
     >>> import tempfile
     >>> x = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)

@@ -85,13 +85,13 @@ def fit(
     A checkpoint is written every `running.checkpoint_every` steps and at the end. With several processes batch norms
     are synchronised.
 
-    task: what is trained.
-    data: what it is trained on.
-    settings: what decides the result: steps, batch, seed, schedule, accumulation, clipping.
-    out: the folder of the run.
-    running: devices, precision, log, checkpoints, whether to resume; default `Running()`.
-    after_step: called in every process with the number of steps done, before the checkpoint is written.
-    on_log: called in the first process with the step and its numbers, when they are logged.
+    `task`: what is trained.
+    `data`: what it is trained on.
+    `settings`: what decides the result: steps, batch, seed, schedule, accumulation, clipping.
+    `out`: the folder of the run.
+    `running`: devices, precision, log, checkpoints, whether to resume; default `Running()`.
+    `after_step`: called in every process with the number of steps done, before the checkpoint is written.
+    `on_log`: called in the first process with the step and its numbers, when they are logged.
 
     >>> import tempfile
     >>> class Line(Task):

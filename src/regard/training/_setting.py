@@ -37,12 +37,12 @@ def setting(
 ) -> Any:
     """A field of a dataclass of settings.
 
-    help: what it does and its unit; the default is added where it is shown.
-    default: the default value.
-    factory: in place of a default, a function that returns it.
-    flags: of its option, such as "--grouped/--single"; default `--its-name`.
-    at_least: the smallest value; default None, any.
-    parse: from the text of an option to the value; default None, for numbers, text and tuples of these.
+    `help`: what it does and its unit; the default is added where it is shown.
+    `default`: the default value.
+    `factory`: in place of a default, a function that returns it.
+    `flags`: of its option, such as "--grouped/--single"; default `--its-name`.
+    `at_least`: the smallest value; default None, any.
+    `parse`: from the text of an option to the value; default None, for numbers, text and tuples of these.
 
     >>> @dataclass(frozen=True)
     ... class Walk:

@@ -23,12 +23,12 @@ def constant(step: int) -> float:
 class FitSettings:
     """What decides the result of `fit`.
 
-    steps: updates of the weights.
-    batch_size: samples per forward pass, over all processes.
-    seed: of all random numbers; default 0.
-    schedule: from a step, counted from 0, to the factor of the learning rates; default constant 1.
-    accumulate: batches per update; default 1.
-    clip: the largest norm of the gradient; default None, not clipped.
+    `steps`: updates of the weights.
+    `batch_size`: samples per forward pass, over all processes.
+    `seed`: of all random numbers; default 0.
+    `schedule`: from a step, counted from 0, to the factor of the learning rates; default constant 1.
+    `accumulate`: batches per update; default 1.
+    `clip`: the largest norm of the gradient; default None, not clipped.
 
     >>> FitSettings(steps=500, batch_size=64).accumulate
     1
