@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 
 from regard._problem import Problem
-from regard.training._setting import Setting, changed, settings_in
+from regard.training._setting import SettingEntry, changed, settings_in
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Derived:
     without: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingEntry]:
         """Those that become options."""
         known = settings_in(self.kind)
         if unknown := (self.without | self.only) - known.keys():
@@ -49,7 +49,7 @@ class Derived:
         names = (self.only or known.keys()) - self.without
         return [setting for name, setting in known.items() if name in names]
 
-    def option(self, setting: Setting) -> inspect.Parameter:
+    def option(self, setting: SettingEntry) -> inspect.Parameter:
         """The option of a setting. Its default is None, which leaves the value of the preset."""
         info = typer.Option(
             *setting.flags,
@@ -62,7 +62,7 @@ class Derived:
         kind = Annotated[_type(setting) | None, info]  # type: ignore[valid-type]
         return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
-    def _default(self, setting: Setting) -> str:
+    def _default(self, setting: SettingEntry) -> str:
         """The commonest value among the presets, and the presets that have another."""
         values = {name: _shown(setting, setting.of(preset)) for name, preset in self.presets.items()}
         values = values or {"": _shown(setting, setting.of(self.kind()))}
@@ -141,7 +141,7 @@ def is_first() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
 
-def _type(setting: Setting) -> Any:
+def _type(setting: SettingEntry) -> Any:
     """The type that typer converts the text of an option to."""
     if setting.parse is not None:
         return str
@@ -153,7 +153,7 @@ def _type(setting: Setting) -> Any:
     return kind
 
 
-def _parser(setting: Setting) -> Callable[[str], Any] | None:
+def _parser(setting: SettingEntry) -> Callable[[str], Any] | None:
     """`setting.parse`, with errors that name the option; typer's name only the value."""
     parse = setting.parse
     if parse is None:
@@ -176,7 +176,7 @@ class _Refused(Exception):
         return str(self)
 
 
-def _shown(setting: Setting, value: Any) -> str:
+def _shown(setting: SettingEntry, value: Any) -> str:
     """A default as it is written on the command line."""
     if value is None or value in ((), {}):
         return "none"

@@ -181,7 +181,7 @@ def _features(folder: DemoFolder, settings: DemoSettings, progress: _Progress, r
 
 def _train(folder: DemoFolder, settings: DemoSettings, progress: _Progress, workers: int) -> Any:
     from regard.vqa.compare import compare_kinds
-    from regard.vqa.train import small_training
+    from regard.vqa.settings import small_training
 
     with progress.step(f"training {' and '.join(TRAINED_KINDS)}, {settings.epochs} epochs") as bar:
         return compare_kinds(
@@ -218,7 +218,7 @@ def _report(folder: DemoFolder, settings: DemoSettings) -> Path:
 
 def _settings_changed(folder: DemoFolder, settings: DemoSettings) -> bool:
     """Whether the folder has results of other settings, which are then removed."""
-    from regard.vqa.train import small_training
+    from regard.vqa.settings import small_training
 
     training = small_training(epochs=settings.epochs).to_json()
     current = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "training": training})

@@ -1,4 +1,4 @@
-"""Model cards: the README.md that the Hugging Face Hub shows, with metadata as YAML front matter."""
+"""The model card: the README.md that the Hugging Face Hub shows, with its metadata (YAML) on top."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIBRARY = "regard"
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a model card: a heading and the Markdown under it.
+    """A part of a card: a heading and the Markdown under it.
 
     >>> Section("Data", "Drawn scenes.").heading
     'Data'
@@ -24,16 +24,16 @@ class Section:
 
 @dataclass(frozen=True)
 class Card:
-    """A model card.
+    """What a model is, how to load it, its settings and what is known of it.
 
     `name`: of the repository on the Hub, or of the folder.
-    `summary`: what the model is.
+    `summary`: a paragraph.
     `task`: one of the Hub's pipeline tags.
-    `code`: Python code that loads the model by its name.
-    `settings`: of the model.
-    `tags`: further tags; default none.
-    `license`: its identifier on the Hub; default None, not stated.
-    `sections`: further sections; default none.
+    `code`: loads the model by its name.
+    `settings`: of the model, shown as a table.
+    `tags`: further ones for the Hub; default none.
+    `license`: its identifier; default None, none is stated.
+    `sections`: further parts of the text; default none.
     `metrics`: numbers that the Hub shows beside the model, by data set and metric; default none.
 
     >>> card = Card("me/pool", "A pool.", "image-feature-extraction", code="x = 1", settings={"dim": 4})
@@ -58,7 +58,7 @@ class Card:
         """The whole README.md."""
         rows = [[f"`{key}`", f"`{json.dumps(value)}`"] for key, value in self.settings.items()]
         parts = [
-            f"---\n{self._front_matter()}---",
+            f"---\n{self._front()}---",
             f"# {self.name}",
             self.summary,
             "## Use",
@@ -69,8 +69,8 @@ class Card:
         ]
         return "\n\n".join(parts) + "\n"
 
-    def _front_matter(self) -> str:
-        """The YAML front matter; a JSON string is a YAML string."""
+    def _front(self) -> str:
+        """The metadata for the Hub, as YAML; a JSON string is also a YAML string."""
         lines = [f"library_name: {LIBRARY}", f"pipeline_tag: {self.task}"]
         if self.license is not None:
             lines.append(f"license: {json.dumps(self.license)}")

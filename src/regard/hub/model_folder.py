@@ -1,4 +1,4 @@
-"""The folder of a model: its files, their checks, download from and upload to the Hub.
+"""The folder of a model: its files, their checks, download from the Hub and upload to it.
 
 Nothing in it is code and nothing is unpickled. huggingface_hub and safetensors are imported on first use.
 """
@@ -20,12 +20,12 @@ from regard.hub.card import Card
 
 FORMAT = 1  # version of config.json; a later one is an error
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-_PATTERNS = ["*.json", "*.safetensors", CARD]  # the files that are downloaded and uploaded
+_PATTERNS = ["*.json", "*.safetensors", CARD]  # files that are downloaded and uploaded
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """The folder of a model: the names of its files, the version of its config, and their checks.
+    """The folder of a model: the names of its files, the version of its config, and the checks.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        """The last part of its path, the name of the model on its card."""
+        """The last part of its path, which is what a card calls the model."""
         return self.path.resolve().name
 
     @property
@@ -57,7 +57,7 @@ class ModelFolder:
         cache_dir: Path | str | None = None,
         local_files_only: bool = False,
     ) -> ModelFolder:
-        """A local folder, or the downloaded copy of a repository on the Hub; arguments as in `from_pretrained`."""
+        """A local folder, or else the download of a repository on the Hub. Arguments as in `from_pretrained`."""
         path = Path(source)
         if path.is_dir():
             return cls(path)
@@ -69,30 +69,32 @@ class ModelFolder:
             raise Problem(f"{source} is no folder, and the Hub needs a package: pip install 'regard[hf]'") from error
         options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
         try:
-            copy = snapshot_download(
-                str(source), allow_patterns=_PATTERNS, local_files_only=local_files_only, **options
+            path = Path(
+                snapshot_download(str(source), allow_patterns=_PATTERNS, local_files_only=local_files_only, **options)
             )
         except (OSError, ValueError) as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             remedy = "Check the name and the revision; a private one needs a token."
-            raise Problem(f"{source} is no folder, and the Hub did not give it ({why}) {remedy}") from error
-        return cls(Path(copy))
+            raise Problem(f"{source} is no folder, and the Hub did not give it ({reason}) {remedy}") from error
+        return cls(path)
 
     def write(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-        """Write weights and config, each atomically."""
+        """Write weights and config, each to a temporary file that then replaces the old one."""
         from safetensors.torch import save_file
 
         self.path.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path / WEIGHTS) as beside:
-            # Tensors that share memory are stored separately.
-            save_file({k: v.detach().cpu().clone().contiguous() for k, v in weights.items()}, beside, {"format": "pt"})
-        with replacing(self.path / CONFIG) as beside:
-            beside.write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
+        with replacing(self.path / WEIGHTS) as temporary:
+            # Copies: safetensors does not store tensors that share memory.
+            save_file(
+                {k: v.detach().cpu().clone().contiguous() for k, v in weights.items()}, temporary, {"format": "pt"}
+            )
+        with replacing(self.path / CONFIG) as temporary:
+            temporary.write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
 
     def write_card(self, card: Card) -> None:
         """Write README.md."""
-        with replacing(self.path / CARD) as beside:
-            beside.write_text(str(card), encoding="utf-8")
+        with replacing(self.path / CARD) as temporary:
+            temporary.write_text(str(card), encoding="utf-8")
 
     def config(self) -> dict[str, Any]:
         """All of config.json."""
@@ -108,28 +110,28 @@ class ModelFolder:
         """The config of a model of this kind, without kind and format."""
         config = self.config()
         if config.get("kind") != kind:
-            actual = config.get("kind", "model of another library")
-            raise Problem(f"{self.path} holds a {actual}, not a {kind}. Load it with the class of its kind.")
+            stored = config.get("kind", "model of another library")
+            raise Problem(f"{self.path} holds a {stored}, not a {kind}. Load it with the class of its kind.")
         check_format(config, self.path / CONFIG)
         return {key: value for key, value in config.items() if key not in ("kind", "format")}
 
     @contextmanager
     def describing(self, what: str) -> Iterator[None]:
-        """Errors in the block, which builds `what` from the config, become a Problem that names the config."""
+        """Turn errors while something is built from the config into a `Problem` that names the config."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise Problem(f"{self.path / CONFIG} does not describe a {what}: {why}") from error
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise Problem(f"{self.path / CONFIG} does not describe a {what}: {reason}") from error
 
     def refuse(self, unknown: Set[str]) -> None:
-        """A Problem if the config has unknown keys."""
+        """A `Problem` if there are unknown keys."""
         if unknown:
             names = ", ".join(sorted(unknown))
             raise Problem(f"{self.path / CONFIG} has keys that this regard does not know: {names}. Take them out.")
 
     def fill(self, module: nn.Module) -> None:
-        """Load the weights into a module; their names and shapes must match."""
+        """Load the weights into a module; names and shapes must be the same."""
         path = self.path / WEIGHTS
         weights = open_safetensors(path)
         check_weights(path, weights, module.state_dict())
@@ -137,7 +139,7 @@ class ModelFolder:
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
-    """The weights in a safetensors file; a `Problem` if it is missing or broken."""
+    """The weights in a file of safetensors; a `Problem` if it is missing or broken."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -152,12 +154,12 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
 def check_weights(
     path: Path, weights: Mapping[str, Tensor], needed: Mapping[str, Tensor], remedy: str = "Name the right one."
 ) -> None:
-    """A `Problem` unless the weights have the right names and shapes.
+    """A `Problem` unless the weights of a file have the names and shapes of the needed ones.
 
     `path`: the file, for the message.
-    `weights`: from the file.
-    `needed`: those of the module.
-    `remedy`: a sentence on how to fix it.
+    `weights`: what is in it.
+    `needed`: what the model has.
+    `remedy`: the last sentence of the message.
     """
     for name in sorted(needed.keys() | weights.keys()):
         shape, expected = (tuple(of[name].shape) if name in of else "nothing" for of in (weights, needed))
@@ -166,20 +168,25 @@ def check_weights(
 
 
 def check_format(config: Mapping[str, Any], path: Path) -> None:
-    """A Problem if the config has a later format; without a format it is the first."""
-    version = config.get("format", FORMAT)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise Problem(f"{path}: format is {version!r}, not a number from 1 to {FORMAT}. Save the model again.")
-    if version > FORMAT:
+    """A `Problem` if a later regard wrote this config; without a format it is version 1."""
+    written = config.get("format", FORMAT)
+    if not isinstance(written, int) or isinstance(written, bool) or written < 1:
+        raise Problem(f"{path}: format is {written!r}, not a number from 1 to {FORMAT}. Save the model again.")
+    if written > FORMAT:
         raise Problem(
-            f"{path} is of format {version}, and this regard reads up to {FORMAT}. Try: pip install --upgrade regard"
+            f"{path} is of format {written}, and this regard reads up to {FORMAT}. Try: pip install --upgrade regard"
         )
 
 
 def upload(
     folder: Path, repo_id: str, private: bool | None, token: str | bool | None, branch: str | None, message: str
 ) -> str:
-    """Upload a folder to a repository on the Hub; returns the URL of the commit. Arguments as in `push_to_hub`."""
+    """Upload a folder to a repository of models on the Hub, and return the URL of the commit.
+
+    `folder`: with the files of a model.
+    `repo_id`, `private`, `token`, `branch`: as in `Pretrained.push_to_hub`.
+    `message`: of the commit.
+    """
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
@@ -197,6 +204,6 @@ def upload(
             allow_patterns=_PATTERNS,
         )
     except (OSError, ValueError) as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise Problem(f"{repo_id}: the Hub refused ({why}) Check the name, and the token: hf auth login") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Problem(f"{repo_id}: the Hub refused ({reason}) Check the name, and the token: hf auth login") from error
     return str(commit.commit_url)

@@ -85,16 +85,16 @@ def _selected(selection: str) -> ctypes.CDLL:
     available = _load.variants()
     if selection in _load.VARIANTS and selection not in available:
         which = "this processor can run" if _load.path_of(selection).exists() else "was built"
-        raise _refuse(selection, f"one that {which} ({', '.join(available) or 'there is none'})")
+        raise _refusal(selection, f"one that {which} ({', '.join(available) or 'there is none'})")
     path = _load.path_of(selection) if selection in _load.VARIANTS else Path(selection)
     if not path.is_file():
-        raise _refuse(selection, f"0, {', '.join(_load.VARIANTS)} or the path of a library")
+        raise _refusal(selection, f"0, {', '.join(_load.VARIANTS)} or the path of a library")
     try:
         return _load.load(path)
     except OSError as error:
         reason = " ".join(str(error).split())
-        raise _refuse(selection, f"a library of these kernels ({reason})", "Build it again, or unset it.") from error
+        raise _refusal(selection, f"a library of these kernels ({reason})", "Build it again, or unset it.") from error
 
 
-def _refuse(selection: str, expected: str, remedy: str = "Unset it to take what suits this machine.") -> Problem:
+def _refusal(selection: str, expected: str, remedy: str = "Unset it to take what suits this machine.") -> Problem:
     return Problem(f"REGARD_NATIVE: got {selection!r}, expected {expected}. {remedy}")
