@@ -16,7 +16,7 @@ from regard.maps._value import MapValue
 def budget_sparsemax(s: Tensor, budget: float | Tensor = 2.0, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Weights from zero to one, nearest to the scores, that sum to `budget`: soft k-subsets (docs/math.md, 2.18).
 
-    `s`, `dim`, `mask`: as in `softmax`; so are -inf and errors.
+    `s`, `dim`, `mask`: as in `softmax`; so are shapes, -inf and errors.
     `budget`: a number >= 0, or a tensor that broadcasts against `s` with size 1 along `dim`, one per slice; default 2.
 
     At budget 1 this is sparsemax; at a whole number k, scores that are far enough apart choose the k largest. Where

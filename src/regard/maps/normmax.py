@@ -19,7 +19,7 @@ SMALLEST_STEP = 4e-16  # a smaller step does not change the weights
 def normmax(s: Tensor, alpha: float | Tensor = 2.0, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Distribution that maximises <s, p> minus its `alpha`-norm: sparse, and flat on its support (docs/math.md, 2.14).
 
-    `s`, `dim`, `mask`: as in `softmax`; so are -inf and errors.
+    `s`, `dim`, `mask`: as in `softmax`; so are shapes, -inf and errors.
     `alpha`: a number > 1, or a tensor that broadcasts against `s` with size 1 along `dim`, one per slice; default 2.
     The larger it is, the more equal are the weights that are not zero; near one it becomes a hard maximum.
 

@@ -50,7 +50,7 @@ def sparsemax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
 def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Distribution that maximises <s, p> plus its Tsallis entropy of order `alpha` (docs/math.md, 2.4).
 
-    `s`, `dim`, `mask`: as in `softmax`; so are errors.
+    `s`, `dim`, `mask`: as in `softmax`; so are shapes and errors.
     `alpha`: a number > 0 (1 is softmax, 2 is sparsemax), or a tensor that broadcasts against `s` with size 1 along
     `dim`, one per slice, which can be learned; default 1.5.
 
