@@ -83,7 +83,8 @@ from regard.vqa.description import FeatureDescription
 from regard.vqa.features import FeatureStore
 from regard.vqa.mcan import small
 from regard.vqa.records import Record, Records
-from regard.vqa.train import small_training, train
+from regard.vqa.settings import small_training
+from regard.vqa.train import train
 count = int(sys.argv[1])
 with tempfile.TemporaryDirectory() as place:
     place = Path(place)

@@ -20,7 +20,8 @@ from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.mcan import MCAN, small
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
-from regard.vqa.train import small_training, train
+from regard.vqa.settings import small_training
+from regard.vqa.train import train
 
 QUESTION = "What colour is the large ring?"
 

@@ -6,7 +6,7 @@ import torch
 from regard.vqa.kinds import NAMES
 from regard.vqa.mcan import MCAN, ModelSettings, coordinates, small
 from regard.vqa.output import OutputAttention
-from regard.vqa.train import TrainSettings, thesis_schedule
+from regard.vqa.settings import TrainSettings, thesis_schedule
 
 
 def tiny(**changes):

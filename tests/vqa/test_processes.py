@@ -5,7 +5,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from regard.vqa.mcan import MCAN, small
-from regard.vqa.train import Answering, small_training
+from regard.vqa.settings import small_training
+from regard.vqa.train import Answering
 
 
 def task():

@@ -29,8 +29,9 @@ from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
 from regard.vqa.records import Answers
 from regard.vqa.results import Results
+from regard.vqa.settings import preset_training, small_training
 from regard.vqa.store import load_run
-from regard.vqa.train import preset_training, small_training, train
+from regard.vqa.train import train
 from regard.vqa.words import Words
 
 TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8, "dropout": 0.1}

@@ -10,7 +10,7 @@ import typer
 from regard.cli._options import Derived, applied, derived
 from regard.training import Running
 from regard.vqa.kinds import COMPARED
-from regard.vqa.train import TRAIN_PRESETS, TrainSettings
+from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
 
 COMPARED_NAMES = list(map(str, COMPARED))
 
@@ -63,7 +63,7 @@ def compare(
     from regard.vqa.kinds import parse
     from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
-    from regard.vqa.train import preset_training
+    from regard.vqa.settings import preset_training
 
     for kind in attention:
         try:

@@ -9,7 +9,7 @@ import typer
 
 from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.training import Running
-from regard.vqa.train import TRAIN_PRESETS, TrainSettings
+from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
 
 
 def add(app: typer.Typer) -> None:
@@ -54,7 +54,7 @@ def train(
     from regard.vqa.features import FeatureStore
     from regard.vqa.pixels import PixelStore
     from regard.vqa.read import check_answers, read_questions
-    from regard.vqa.train import preset_training
+    from regard.vqa.settings import preset_training
     from regard.vqa.train import train as run
 
     settings = applied(preset_training(preset), changes)

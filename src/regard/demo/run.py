@@ -174,7 +174,7 @@ def _features(folder: DemoFolder, settings: DemoSettings, say: _Say, reused: lis
 
 def _train(folder: DemoFolder, settings: DemoSettings, say: _Say, workers: int) -> Any:
     from regard.vqa.compare import compare_kinds
-    from regard.vqa.train import small_training
+    from regard.vqa.settings import small_training
 
     with say.step(f"training {' and '.join(TRAINED_KINDS)}, {settings.epochs} epochs") as bar:
         return compare_kinds(
@@ -211,7 +211,7 @@ def _report(folder: DemoFolder, settings: DemoSettings) -> Path:
 
 def _settings_changed(folder: DemoFolder, settings: DemoSettings) -> bool:
     """Whether what is in the folder was made with other settings; it is then made again."""
-    from regard.vqa.train import small_training
+    from regard.vqa.settings import small_training
 
     training = small_training(epochs=settings.epochs).to_json()
     now = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "training": training})

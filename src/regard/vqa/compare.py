@@ -18,9 +18,9 @@ from regard.vqa.folder import ComparisonFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.read import check_answers, read_questions
+from regard.vqa.settings import TrainSettings
 from regard.vqa.store import load_run
 from regard.vqa.tables import cell, table
-from regard.vqa.train import TrainSettings
 
 PRICES = (0.05, 0.1, 0.3, 1.0)  # lambda of test-MCA
 _MEASURES_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support", "focus", "modes", "area")

@@ -15,7 +15,7 @@ from typing import TypeVar
 from regard._problem import Problem
 from regard.training import Running
 from regard.vqa.folder import AnsweringFolder
-from regard.vqa.train import TrainSettings, settings_of
+from regard.vqa.settings import TrainSettings, settings_of
 
 T = TypeVar("T")
 
