@@ -59,7 +59,7 @@ def entered(call):
 
 def follows(walk, call):
     paths = entered(call)
-    assert [path for path in paths if path in walk] == walk
+    assert "\n".join(path for path in paths if path in walk) == "\n".join(walk)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""For the reference: examples in docstrings (>>> ...) become code blocks, equation numbers links; <s, p> stays text."""
+"""For the reference: examples in docstrings become code blocks, arguments a list, equation numbers links."""
 
 import re
 from typing import Any
@@ -8,6 +8,8 @@ import griffe
 EXAMPLE = re.compile(r"^>>> .*?(?=\n\s*\n(?!>>>)|\Z)", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(```.*?```|`[^`]*`)", re.DOTALL)
 TAG = re.compile(r"<(?=[A-Za-z/!])")
+ARGUMENTS = re.compile(r"(?<=\n\n)`\w+`(?:, `\w+`)*: .*?(?=\n\n|\Z)", re.DOTALL)
+ARGUMENT = re.compile(r"^(?=`\w+`(?:, `\w+`)*: )", re.MULTILINE)
 
 
 def as_markdown(text: str) -> str:
@@ -17,8 +19,11 @@ def as_markdown(text: str) -> str:
     ['Add.', '', '```pycon', '>>> 1 + 1', '2', '```']
     >>> as_markdown("The largest <s, p>, not `<s, p>`.")
     'The largest &lt;s, p>, not `<s, p>`.'
+    >>> as_markdown("Divide.\\n\\n`x`: a number.\\n`y`: another,\\nnot 0.").splitlines()
+    ['Divide.', '', '- `x`: a number.', '- `y`: another,', 'not 0.']
     """
-    text = EXAMPLE.sub(lambda found: f"```pycon\n{found.group().rstrip()}\n```", text)
+    text = ARGUMENTS.sub(lambda paragraph: ARGUMENT.sub("- ", paragraph.group()), text)
+    text = EXAMPLE.sub(lambda example: f"```pycon\n{example.group().rstrip()}\n```", text)
     # A product in angle brackets would be read as a tag of HTML, and vanish.
     text = "".join(part if part.startswith("`") else TAG.sub("&lt;", part) for part in CODE.split(text))
     return text.replace("docs/math.md", "[equations](../math.md)")

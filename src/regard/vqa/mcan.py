@@ -6,101 +6,24 @@ Legend: B batch, T words, L cells, D width of a feature, A answers.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard import _check
 from regard._repr import shown
-from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
-from regard.training._setting import setting
 from regard.vqa.cells import Neighbours, coordinates, whitening
-from regard.vqa.kinds import Kind, named_map, parse
+from regard.vqa.kinds import Kind, named_map
 from regard.vqa.norm import UnbiasedNorm
-from regard.vqa.output import BasisName, Looked, OutputAttention
-from regard.wasserstein.affinities import GaussianW2
+from regard.vqa.output import Looked, OutputAttention
+from regard.vqa.settings import AFFINITIES, ModelSettings
 
 _PART = 4096  # rows that are worked on at a time in double precision
-AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The sizes of a model; the defaults are those of the thesis (Table 6.1).
-
-    `attention` is the kind of the output attention, a name or a value of `regard.vqa.kinds`, kept as its name; `map` is
-    that of the layers inside, by the name that `regard.vqa.kinds.named_map` takes.
-
-    >>> ModelSettings(attention="mixture-selected-0.10", map="entmax-1.3").attention
-    'mixture-selected'
-    """
-
-    words: int = setting("Width of a word vector.", 300, at_least=1)
-    tokens: int = setting("Words of a question that are read.", 14, at_least=1)
-    width: int = setting("Width of the layers.", 512, at_least=1)
-    heads: int = setting("Heads of an attention.", 8, at_least=1)
-    layers: int = setting("Layers on the question, and on the picture.", 6, at_least=0)
-    before: int = setting(
-        "Layers of self-attention on the picture alone, before the guided ones; the original has none.", 0, at_least=0
-    )
-    guided_first: bool = setting(
-        "A layer's guided attention comes before its self-attention; in the original after it.", False
-    )
-    feed_forward: int = setting("Width of the hidden layer of a feed-forward network.", 2048, at_least=1)
-    flat: int = setting("Width of the network that scores words and cells.", 512, at_least=1)
-    fused: int = setting("Width of what the answer is read from.", 1024, at_least=1)
-    dropout: float = setting("Probability that a number is dropped while training.", 0.1, at_least=0)
-    norm_first: bool = setting("Norms come before each part of a layer, not after it.", False)
-    unbiased_norm: bool = setting("Norms by the unbiased deviation, as in the authors' code.", False)
-    coordinates: bool = setting("Cells know where they are; in the original they do not.", True)
-    neighbours: bool = setting("A cell's feature is drawn from its eight neighbours too.", False)
-    whiten: bool = setting("Channels of features are decorrelated, not only brought to one scale.", False)
-    attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax")
-    basis: BasisName = setting("Basis of a continuous output attention.", "gaussian")
-    map: str = setting("Map of the attentions inside: softmax, sparsemax, entmax-1.5, ...", "softmax")
-    affinity: Literal["dot", "wasserstein"] = setting("Affinity of the attentions inside.", "dot")
-
-    def __post_init__(self) -> None:
-        """Check the names; one is kept for each choice."""
-        object.__setattr__(self, "attention", str(parse(self.attention)))
-        object.__setattr__(self, "map", named_map(self.map)[0])
-        _check.choice("affinity", self.affinity, tuple(AFFINITIES))
-
-    def to_json(self) -> dict[str, Any]:
-        """As a dictionary."""
-        return asdict(self)
-
-
-def small(**changes: Any) -> ModelSettings:
-    """The small preset, for scenes and for processors without a graphics card.
-
-    >>> small(attention="mixture-2").layers
-    1
-    """
-    sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 4, "layers": 1, "feed_forward": 128, "flat": 64}
-    # Without dropout on the weights attention is one fused call; norms before each part learn in fewer steps, and so do
-    # white features: of correlated channels the weak ones, which tell shapes apart, are found last.
-    quick: dict[str, Any] = {"fused": 128, "dropout": 0.0, "norm_first": True, "neighbours": True, "whiten": True}
-    return ModelSettings(**(sizes | quick | changes))
-
-
-def relations(**changes: Any) -> ModelSettings:
-    """The small preset with a second layer on the picture, for questions that compare objects.
-
-    A layer on the picture alone is worked out once for all questions about it. Then the question marks cells before
-    they attend to one another. It pays from a few thousand steps on; a step takes longer than
-    the small one's.
-
-    >>> relations().before, relations().guided_first
-    (1, True)
-    """
-    return small(**({"before": 1, "guided_first": True} | changes))
 
 
 class Answered(NamedTuple):

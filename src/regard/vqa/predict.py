@@ -41,7 +41,7 @@ class Prediction:
     `entropy` is in bits against the uniform distribution (0), `support_area` the share of the picture with attention.
 
     >>> from regard.backbones import make_backbone
-    >>> from regard.vqa.mcan import small
+    >>> from regard.vqa.settings import small
     >>> backbone, words = make_backbone("small", widths=[4], depths=[1], size=16), Words.of(["What is it?"])
     >>> side = backbone(backbone.prepare(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))).shape[-2:]
     >>> model = MCAN(small(), vocabulary=len(words), answers=2, cells=tuple(side), features=4)

@@ -13,8 +13,9 @@ from regard.hub.model_folder import ModelFolder
 from regard.training import Checkpoint, latest
 from regard.vqa.description import FeatureDescription
 from regard.vqa.folder import AnsweringFolder
-from regard.vqa.mcan import MCAN, ModelSettings
+from regard.vqa.mcan import MCAN
 from regard.vqa.records import Answers, check_vocabulary
+from regard.vqa.settings import ModelSettings
 from regard.vqa.words import Words
 
 KIND = "vqa"
