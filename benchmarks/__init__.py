@@ -1,1 +1,1 @@
-"""Measurements against peers: each is a ratio taken in one run of one process, on the reader's own machine."""
+"""Benchmarks against other libraries: each is a ratio, measured in one run of one process."""

@@ -1,14 +1,14 @@
-"""`python -m benchmarks [NAME ...]` runs all benchmarks, or the named ones."""
+"""`python -m benchmarks [NAME ...]` runs the named benchmarks, default all."""
 
 import importlib
 import pkgutil
 import sys
 from pathlib import Path
 
-# The last two are programs of their own, for a peer that must be set up.
-HELPERS = {"__main__", "harness", "swav_peer", "swav_cifar"}
+# The last three are run as `python -m benchmarks.NAME`: they need another library, or a folder as an argument.
+HELPERS = {"__main__", "harness", "swav_peer", "swav_cifar", "swav_pays"}
 names = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in HELPERS)
-names.sort(key="page".__eq__)  # it reads what the others wrote
+names.sort(key="page".__eq__)  # last: it reads the results of the others
 unknown = set(sys.argv[1:]) - set(names)
 if unknown:
     sys.exit(f"no benchmark named {', '.join(sorted(unknown))}; there are: {', '.join(names)}")

@@ -26,7 +26,7 @@ cells, basis = C.grid({SIDE}, {SIDE}), C.GaussianBasis.on_grid(10, 10, variance=
 v = torch.randn({BATCH}, {SIDE * SIDE}, {CHANNELS}, requires_grad=True)
 s = torch.randn({BATCH}, {SIDE * SIDE}, requires_grad=True)
 C.ridge(cells, basis)
-# Both sides pay for threads and libraries before the clock of memory starts.
+# Threads and libraries are loaded before memory is measured.
 small = torch.randn(2, {SIDE * SIDE}, 8, requires_grad=True)
 for options in ({{}}, {{"alpha": 2}}, {{"components": 4}}):
     C.continuous_attention(small, torch.softmax(s.detach()[:2], -1), cells, basis, **options).context.sum().backward()
@@ -36,14 +36,19 @@ DISCRETE = "(torch.softmax(s, -1).unsqueeze(-2) @ v).sum().backward()"
 
 def main() -> None:
     """Time, memory, and `select_mixture` against a loop over examples."""
-    # Memory first: a child process inherits the high-water mark of its parent, and timing makes that large.
-    measured = memory()
-    report("continuous", speed() + measured + selection())
+    # Memory first: a child process inherits the peak memory of its parent, and timing raises that.
+    memory_rows = memory()
+    report("continuous", speed() + memory_rows + selection())
 
 
 def rays(mean: Tensor, var: Tensor, centres: Tensor, variance: float, angles: int = 100) -> Tensor:
-    """E_p[N(t; m_j, variance I)] under a truncated paraboloid by the published rule: closed form along `angles` rays
-    from its middle, (B, 2) and (B, 2, 2) to (B, N)."""
+    """E_p[N(t; m_j, variance I)] (B, N) under a truncated paraboloid by the published rule, closed form along rays.
+
+    `mean`, `var`: of the paraboloids, (B, 2) and (B, 2, 2).
+    `centres`: m_j, (N, 2).
+    `variance`: of the basis functions.
+    `angles`: number of rays from the mean; default 100.
+    """
     sigma = 9 * math.pi * torch.linalg.det(var).sqrt()[:, None, None] * var
     lam = -((math.pi * torch.linalg.det(sigma).sqrt()) ** -0.5)
     back = torch.linalg.inv(torch.linalg.cholesky(-2 * lam[:, None, None] * sigma))
@@ -67,7 +72,13 @@ def rays(mean: Tensor, var: Tensor, centres: Tensor, variance: float, angles: in
 def published(
     v: Tensor, weights: Tensor, cells: C.Locations, basis: C.GaussianBasis, operator: Tensor, alpha: int
 ) -> Tensor:
-    """Continuous attention as it was published: coefficients B = H G of the value function first, then B r."""
+    """Continuous attention as published, (B, D): coefficients B = H G of the value function first, then B r.
+
+    `v`, `weights`: values (B, L, D) and discrete weights (B, L).
+    `cells`, `basis`: locations, and functions of the value function.
+    `operator`: G of the ridge regression, (L, N).
+    `alpha`: 1 for a Gaussian, 2 for a paraboloid.
+    """
     points, centres = cells.points.float(), basis.centres.float()
     mean = weights @ points
     offset = points - mean.unsqueeze(-2)

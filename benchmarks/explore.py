@@ -1,7 +1,7 @@
-"""The page and its server under load: `python -m benchmarks explore`.
+"""The web page and its server under load: `python -m benchmarks explore`.
 
-Starts `regard explore` on a model (REGARD_MODEL, or the one of `make demo`) and measures: 50 askers at once for 60 s,
-500 malformed requests, the server's time for an answer, and the first view in a browser.
+Starts `regard explore` on a model (REGARD_MODEL; default the one of `make demo`) and measures: 50 concurrent clients
+for 60 s (REGARD_SECONDS), 500 malformed requests, server time per answer, and the first view in a browser.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def form(sample: str, question: str, attention: str) -> dict[str, Any]:
 
 
 def work(answer: httpx.Response) -> float:
-    """Milliseconds that the server worked on an answer, as it says itself."""
+    """Milliseconds that the server worked on an answer, by its Server-Timing header."""
     return float(answer.headers["server-timing"].rpartition("=")[2])
 
 
 def one_after_another(address: str) -> dict[str, Any]:
-    """Server time of an answer, for each attention, with nobody else asking."""
+    """Server time per answer, for each attention, without other load."""
     state = httpx.get(f"{address}/api/state").json()
     asked = [(s["name"], q) for s in state["samples"] for q in s["questions"][:3]]
     times: dict[str, list[float]] = {}
@@ -86,7 +86,7 @@ def one_after_another(address: str) -> dict[str, Any]:
 
 
 async def many_at_once(address: str) -> dict[str, Any]:
-    """Askers who ask again as soon as they are answered, and wait a little when the server is busy."""
+    """Clients that ask again as soon as they are answered, and wait a little when the server is busy."""
     async with httpx.AsyncClient(limits=httpx.Limits(max_connections=ASKERS), timeout=60) as client:
         state = (await client.get(f"{address}/api/state")).json()
         kinds = state["model"]["attentions"]

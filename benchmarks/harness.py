@@ -1,7 +1,7 @@
 """Timing, memory and reports shared by all benchmarks.
 
-Contestants run interleaved, so that a noisy machine hurts all of them alike, and the figure that counts is the
-ratio of medians. Memory is the growth of a child process's high-water mark.
+Contestants run interleaved, so that noise affects all of them alike, and the result is the ratio of medians. Memory is
+the growth of peak memory (high-water mark of the resident set) in a child process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a report: our figure beside a peer's, in the same unit, and what was promised."""
+    """One line of a report: our figure and another library's (the peer's), in the same unit, and the promise (target)."""
 
     case: str
     unit: str
@@ -61,9 +61,14 @@ def race(
     least: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Run the contestants in turn, warm-up first, until `seconds` have passed and each ran `least` times.
+    """Run the contestants in turn, after one warm-up each; their times in milliseconds.
 
-    Every other round goes backwards: nobody always runs after one that has filled, or emptied, the caches.
+    `contestants`: functions by name.
+    `seconds`: shortest duration of the race; default 1.
+    `least`: smallest number of runs of each; default 5.
+    `clock`: returns seconds; default wall time.
+
+    Every other round is in reverse order, so that none always runs after one that fills, or empties, the caches.
     """
     for run in contestants.values():
         run()
@@ -80,7 +85,7 @@ def race(
 
 
 def on_plain_path(run: Callable[[], object]) -> Callable[[], object]:
-    """`run` as it is where no kernels were built."""
+    """`run` without the native kernels."""
 
     def plain() -> object:
         with native.switched_off():
@@ -95,7 +100,7 @@ def _summary(times: list[float]) -> Timing:
 
 
 def peak_memory(setup: str, run: str) -> float:
-    """MB by which `run` raises the high-water mark of a fresh process that has already executed `setup`."""
+    """MB by which the code `run` raises the peak memory of a fresh process that has executed the code `setup`."""
     code = f"{PEAK}\n{setup}\nbefore = peak()\n{run}\nprint('PEAK', peak() - before)\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -103,7 +108,7 @@ def peak_memory(setup: str, run: str) -> float:
     return float(done.stdout.split("PEAK")[1])
 
 
-# Linux's VmHWM belongs to the program; what getrusage gives a child starts from the size of its parent.
+# Linux's VmHWM is per program; getrusage of a child process starts from the size of its parent.
 PEAK = """
 import re, resource, sys
 def peak():
@@ -115,7 +120,7 @@ def peak():
 
 
 def installed(package: str) -> str | None:
-    """The version of a peer, or None when it is not installed."""
+    """The version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -123,7 +128,7 @@ def installed(package: str) -> str | None:
 
 
 def peer(module: str) -> Any | None:
-    """The module of a peer, or None, and then it says that the peer is skipped."""
+    """The module of another library; None, with a printed note, if it cannot be imported."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -132,7 +137,7 @@ def peer(module: str) -> Any | None:
 
 
 def report(name: str, rows: Iterable[Row]) -> None:
-    """Print rows as they are measured, then write benchmarks/results/NAME.json. A promise not kept is said plainly."""
+    """Print rows as they are measured, then write benchmarks/results/NAME.json."""
     print(HEADER, flush=True)
     measured = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What `import regard` costs beside `import torch`, each in fresh processes."""
+"""Time of `import regard` against `import torch`, each in fresh processes."""
 
 import subprocess
 import sys

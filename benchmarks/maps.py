@@ -40,7 +40,7 @@ def map_rows() -> Iterator[Row]:
         ):
             for what in WHAT:
                 case, mine = f"{name} {shape} {what}", timed(ours, what, s)
-                # A race of two each: after the package's sort nothing is left in the caches.
+                # Races of two: the package's sort evicts everything from the caches.
                 if name in packaged:
                     t = race({"ours": mine, "entmax": timed(partial(packaged[name], dim=-1), what, s)}, seconds=0.5)
                     us, theirs = t["ours"].median, t["entmax"].median
@@ -62,5 +62,6 @@ def attention_rows() -> Iterator[Row]:
                 mine, theirs = t["ours"].median, t["sdpa"].median
                 case = f"attention, {name}, N = {n}, {what}"
                 promise, kept = f"at most {most:g} times its time", mine <= most * theirs
-                asked = n in (4096, 16384)
-                yield Row(case, "ms", mine, "SDPA's softmax", theirs, promise if asked else "", kept if asked else None)
+                promised = n in (4096, 16384)
+                verdict = (promise, kept) if promised else ("", None)
+                yield Row(case, "ms", mine, "SDPA's softmax", theirs, *verdict)

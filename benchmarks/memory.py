@@ -25,12 +25,12 @@ def main() -> None:
 
 
 def memory_rows() -> Iterator[Row]:
-    """MB above the inputs, forward and backward, in a process of its own; the explicit scores and weights alone take
+    """MB above the inputs, forward and backward, in a fresh process; explicit scores and weights alone would take
     2 x 2 x N x N x 4 bytes."""
     n = 16384
     for affinity in ("dot", "bilinear", "concatenation", "additive"):
         for map_name in ("softmax", "sparsemax", "entmax 1.5", "entmax 1.3", "mean"):
-            # The additive affinity takes N x N x d hyperbolic tangents: a part of the queries, the same blocks.
+            # The additive affinity computes N x N x d hyperbolic tangents: fewer queries, in blocks of the same size.
             queries = 1024 if affinity == "additive" else n
             setup = SETUP.format(affinity=affinity, map=map_name, n=n, queries=queries)
             used = peak_memory(setup, "regard.attend(q, k, v, affinity, map).sum().backward()")

@@ -1,4 +1,4 @@
-"""MultiheadAttention with dot and softmax against torch's own, and what other maps cost in its place."""
+"""MultiheadAttention with dot and softmax against torch's own, and the cost of other maps."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from benchmarks.harness import Row, race, report
 from regard.nn import MultiheadAttention
 
 SHAPES = [(8, 197, 384, 6), (2, 197, 768, 12), (2, 1024, 512, 8), (16, 64, 256, 4), (1, 16, 64, 4)]
-PROMISED = SHAPES[:-1]  # the last one is all Python and no arithmetic; it is measured, not promised
+PROMISED = SHAPES[:-1]  # the last one is mostly Python overhead; it is measured without a promise
 
 
 def main() -> None:

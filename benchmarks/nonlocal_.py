@@ -1,7 +1,7 @@
-"""`NonLocal2d` against the same block with all pairs in memory: 64 x 64 map, 256 channels, batch 2, forward + backward.
+"""`NonLocal2d` against the same block with an explicit N x N matrix: 64 x 64, 256 channels, batch 2, forward + backward.
 
-Whole blocks share projections and output norm with their peers, so beside them stands what the algorithms differ in:
-the context from given queries, keys and values ("attention only").
+Whole blocks share projections and output norm with their peers, so the part in which the algorithms differ is also
+measured alone: the context from queries, keys and values ("attention only").
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from regard import Concatenation, Dot, attend, mean
 from regard.nn import NonLocal2d
 
 BATCH, CHANNELS, SIDE = 2, 256, 64
-WARM = 16  # on a smaller map the libraries do not yet take the buffers that they keep
+WARM = 16  # side of the warm-up's map; on a smaller one the libraries do not allocate their buffers
 SMALL = 32  # the largest map on which tile-and-convolve fits into 8 GB
 EXPLICIT, TILED = "explicit N x N", "tile and convolve"
 
 
 class Explicit(nn.Module):
-    """The block as it is usually written: convolutions, a matrix of all pairs, its product with the values.
+    """The usual implementation: convolutions, a matrix of all pairs, its product with the values.
 
     Concatenation tiles queries and keys to all pairs, (B, 2c, N, N), and sends them through a convolution and a ReLU.
     """
@@ -73,7 +73,7 @@ def step(f: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
 
 
 def duel(case: str, ours: Callable[[], object], theirs: Callable[[], object], peer: str, least: float) -> Row:
-    # Tiling takes many seconds a run.
+    # Tiling takes many seconds per run.
     t = race({"ours": ours, "theirs": theirs}, seconds=2.0, least=2 if peer == TILED else 5)
     ours_ms, theirs_ms = t["ours"].median, t["theirs"].median
     return Row(case, "ms", ours_ms, peer, theirs_ms, f"at least {least:g}x", theirs_ms / ours_ms >= least)
@@ -125,7 +125,7 @@ def memory_rows() -> list[Row]:
                 f"block(torch.randn({BATCH}, {CHANNELS}, {WARM}, {WARM}, requires_grad=True)).sum().backward()\n"
                 f"x = torch.randn({BATCH}, {CHANNELS}, {side}, {side}, requires_grad=True)\n"
             )
-            # Below 1 MB the high-water mark of the imports hides it.
+            # Less than 1 MB cannot be told from the imports' peak memory.
             used[maker] = max(1.0, peak_memory(setup, "block(x).sum().backward()"))
         promised = "gaussian" in kind
         ratio = used["Explicit"] / used["NonLocal2d"]

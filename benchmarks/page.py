@@ -36,38 +36,38 @@ def main() -> None:
 
 
 INTRODUCTION = """Written by `python -m benchmarks page` from `benchmarks/results/*.json`; `make bench` measures
-anew on your machine. A ratio above one is in our favour. Contestants run in turn in one process, so that a noisy
-machine hurts all alike; figures are medians, and memory is the growth of the high-water mark of a process of its own.
+again on your machine. A ratio is theirs divided by ours: above one is in our favour. Contestants run interleaved in one
+process, so that noise affects all alike; times are medians, and memory is the growth of peak memory in a fresh process.
 
 ![Time of sparse and softmax attention against length](pictures/speed.png)
 """
 
-# What the figures cannot say themselves, by benchmark.
+# Explanations, by benchmark.
 NOTES = {
-    "growth": """The figure is the exponent of N that fits best, so that less is better here, and the ratio compares
-exponents. Time is the processor's, on one thread. For concatenation with
-entmax the time of a pair rises mostly from N = 1024 to 2048, perhaps because the shorter scores, 4 MB, fit in the
-cache; this has not been looked into, and on a busy machine the exponent differs by a tenth or two from run to run.
+    "growth": """The figure is the fitted exponent of N (less is better), and the ratio compares
+exponents. Time is CPU time on one thread. For concatenation with
+entmax the time per pair rises mostly from N = 1024 to 2048, perhaps because the scores of the former, 4 MB, fit in the
+cache; this was not investigated, and on a busy machine the exponent varies by 0.1 or 0.2 from run to run.
 """,
     "continuous": """The published form computes the coefficients of the value function first, B = H G, and integrates a
-truncated paraboloid along 100 rays. The chords of ours are a native kernel, because plain PyTorch spent half of its
-time on fresh memory for temporary arrays.
+truncated paraboloid along 100 rays. Our integration along chords is a native kernel, because plain PyTorch spent half of its
+time allocating memory for temporary arrays.
 """,
-    "structured": """Most of the time of TVmax went into the search for its regions, many short passes over
-small grids. The kernel runs the same algorithm with a grid in the cache. Softmax, a single pass, is out of reach.
+    "structured": """Most of the time of TVmax in plain PyTorch is the search for regions, many short passes over
+small grids. The kernel runs the same algorithm on one grid at a time, in the cache. Softmax is a single pass.
 """,
     "transport": """An iteration reads the matrix once: the native kernel scales some rows and adds them to the sums of
-the columns while they are in the cache. Of three iterations most of the time is the exponential of the scores, so that
-the kernel wins little there.
+the columns while they are in the cache. With three iterations most of the time is the exponential of the scores, so that
+the kernel gains little.
 """,
-    "nonlocal_": """Multiplications say what can be hoped for. With N = 4096 positions, C = 256 channels, c = 128 and
+    "nonlocal_": """The number of multiplications limits the gain. With N = 4096 positions, C = 256 channels, c = 128 and
 N C c as the unit, the explicit embedded block needs 4 for its projections and 16 + 16 for scores and context, three
-times that with the backward pass: 108. Ours needs 124, because scores are computed again for the gradient; what it wins
-is memory traffic. The Gaussian block has scores of width C: 150 against 230, as the fused kernel wants values of the
+times that with the backward pass: 108. Ours needs 124, because scores are recomputed for the gradient; what it saves
+is memory traffic. The Gaussian block has queries of width C: 150 against 230, as the fused kernel requires values of the
 same width. By this count twice the speed is not to be expected of exact attention in float32 here. The dot-product
 block never forms
-the scores: 15 against 108, or 7.2 times fewer, of which the projections that both sides share are 12; folding them into
-one C x C matrix from x'x, which has not been done, would leave about 10.5, or 10 times fewer.
+the scores: 15 against 108, or 7.2 times fewer, of which 12 are the projections, which both sides share; folding them into
+one C x C matrix from x'x, which is not implemented, would leave about 10.5, or 10 times fewer.
 """,
 }
 
@@ -78,10 +78,10 @@ def _plot(records: list[dict[str, Any]]) -> None:
 
     series: dict[str, dict[int, float]] = {}
     for row in (row for record in records if record["benchmark"] == "maps" for row in record["rows"]):
-        found = re.fullmatch(r"attention, (.+), N = (\d+), forward\+backward", row["case"])
-        if found:
-            series.setdefault(found[1], {})[int(found[2])] = row["ours"]
-            series.setdefault("softmax (SDPA)", {})[int(found[2])] = row["theirs"]
+        case = re.fullmatch(r"attention, (.+), N = (\d+), forward\+backward", row["case"])
+        if case:
+            series.setdefault(case[1], {})[int(case[2])] = row["ours"]
+            series.setdefault("softmax (SDPA)", {})[int(case[2])] = row["theirs"]
     figure = Figure(figsize=(6, 4), layout="constrained")
     ax = figure.subplots()
     for style, (name, points) in zip(("o-", "s--", "^:", "d-."), series.items(), strict=False):

@@ -1,6 +1,6 @@
-"""Table 4.1 of the thesis with errors beside the times: ways to integrate a truncated paraboloid times a Gaussian.
+"""Table 4.1 of the thesis, with errors and times: methods to integrate a truncated paraboloid times a Gaussian.
 
-One integral E_p[N(t; m, S)] at a time for the first four, as in the thesis; the sum and the chords do 100 at once.
+One integral E_p[N(t; m, S)] at a time for the first four, as in the thesis; the sum and the chords compute 100 at once.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def main() -> None:
     for name, method in methods.items():
         count = few.get(name, PROBLEMS)
         start = time.perf_counter()
-        found = [method(p) for p in problems[:count]]
+        integrals = [method(p) for p in problems[:count]]
         elapsed = 1e3 * (time.perf_counter() - start) / count
-        error = max(abs(a - b) / b for a, b in zip(found, exact, strict=False))
+        error = max(abs(a - b) / b for a, b in zip(integrals, exact, strict=False))
         table[name] = (elapsed, error)
     ours, error = chords(problems, exact)
     print("| method | ms per integral | largest relative error |\n|---|---|---|")
@@ -102,12 +102,12 @@ def main() -> None:
 
 def chords(problems: list[Problem], exact: list[float]) -> tuple[float, float]:
     """Time of one of a hundred integrals in a batch, and the largest error over the same problems."""
-    found, elapsed = [], 0.0
+    integrals, elapsed = [], 0.0
     for p in problems:
         density = C.Paraboloid(torch.from_numpy(p.mean), torch.from_numpy(p.var))
         basis = C.GaussianBasis(torch.from_numpy(p.centre).expand(100, 2), torch.from_numpy(p.s))
         density.expect(basis)
         start = time.perf_counter()
-        found.append(density.expect(basis)[0].item())
+        integrals.append(density.expect(basis)[0].item())
         elapsed += time.perf_counter() - start
-    return 1e3 * elapsed / len(problems) / 100, max(abs(a - b) / b for a, b in zip(found, exact, strict=True))
+    return 1e3 * elapsed / len(problems) / 100, max(abs(a - b) / b for a, b in zip(integrals, exact, strict=True))

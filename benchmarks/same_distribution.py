@@ -1,8 +1,8 @@
-"""A task that needs the tokens of one's own distribution: Wasserstein attention beside scaled dot product.
+"""A token must find the others drawn from its distribution: Wasserstein attention against scaled dot product.
 
-A sequence has 24 tokens in 4 groups. A group draws a spread and a value; its tokens see 16 samples of that spread,
-in any order, around zero, and the value under noise as large as itself. The answer, for every token, is its group's
-value. A token alone can reach a mean squared error of 0.5; one that knows its five companions, 1/7 = 0.143.
+A sequence has 24 tokens in 4 groups. A group draws a spread and a value; its tokens hold 16 samples with that spread
+around zero, in any order, and the value with noise of the same variance. The answer, for every token, is its group's
+value. A token alone can reach a mean squared error of 0.5; one that finds its five companions, 1/7 = 0.143.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DotSelfAttention(nn.Module):
     """Scaled dot product with the same projections."""
 
     def __init__(self, dim: int, heads: int) -> None:
-        """Make the four projections."""
+        """Create the four projections."""
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
@@ -68,7 +68,14 @@ class Model(nn.Module):
 
 
 def learn(attention: Callable[[], nn.Module], deep: bool, steps: int, seed: int = 0, rounds: int = 16) -> float:
-    """Train from scratch; the mean squared error on so many rounds of 64 new sequences."""
+    """Train from scratch; the mean squared error on new sequences.
+
+    `attention`: returns the layer.
+    `deep`: embed tokens by a small network, not by one linear layer.
+    `steps`: of training, each with 64 sequences.
+    `seed`: of weights and training data; default 0.
+    `rounds`: of 64 new sequences each; default 16.
+    """
     torch.manual_seed(seed)
     model = Model(attention(), deep)
     optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
@@ -88,7 +95,7 @@ def learn(attention: Callable[[], nn.Module], deep: bool, steps: int, seed: int 
 
 
 def wasserstein(affinity: object, map_: Callable[[], object] = lambda: softmax) -> Callable[[], nn.Module]:
-    """A maker of Wasserstein self-attention with two heads."""
+    """A function that returns Wasserstein self-attention with two heads."""
     return lambda: WassersteinSelfAttention(DIM, 2, affinity, map_())
 
 

@@ -1,4 +1,4 @@
-"""TVmax with the native kernel beside the plain path, and beside torch.softmax of as many scores."""
+"""TVmax with the native kernel against plain PyTorch, and against torch.softmax of as many scores."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,7 +32,7 @@ def rows() -> Iterator[Row]:
                     "plain": on_plain_path(mine),
                     "softmax": timed(partial(torch.softmax, dim=-1), what, flat),
                 }
-                t = {name: found.median for name, found in race(contestants, seconds=1.5).items()}
+                t = {name: timing.median for name, timing in race(contestants, seconds=1.5).items()}
                 case = f"tvmax, gamma = {GAMMA}, {grids} grids of {side} x {side}, {what}"
                 yield Row(case, "ms", t["ours"], "without the kernel", t["plain"])
                 yield Row(case, "ms", t["ours"], "torch.softmax", t["softmax"])

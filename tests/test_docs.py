@@ -5,7 +5,11 @@ import doctest
 import io
 import itertools
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,9 +78,9 @@ def test_links_lead_somewhere(page):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
-        found = (page.parent / path).resolve() if path else page
-        assert found.exists(), target
-        assert not anchor or anchor in headings(found), target
+        destination = (page.parent / path).resolve() if path else page
+        assert destination.exists(), target
+        assert not anchor or anchor in headings(destination), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -99,6 +103,22 @@ def test_notebooks_are_kept_with_small_outputs_and_no_errors(path):
         assert output["output_type"] != "error"
         if "image/png" in output.get("data", {}):
             assert len(cell["metadata"]["alt"].split()) >= 4
+
+
+def test_the_diff_of_a_map_applies_and_its_tests_pass(tmp_path):
+    """In a copy of the files that it changes or needs."""
+    page = (ROOT / "docs" / "adding-a-map.md").read_text()
+    (diff,) = (block.group(3) for block in FENCE.finditer(page) if block.group(2) == "diff")
+    for part in ("docs/math.md", "docs/reference/regard.md", "pyproject.toml", "tests/conftest.py"):
+        (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / part, tmp_path / part)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=tmp_path, check=True)
+    new_tests = ["tests/maps/test_capped.py", "--doctest-modules", "src/regard/maps/capped.py"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *new_tests]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_checks_can_fail():

@@ -136,7 +136,7 @@ def test_one_graph(name):
 class Nothing:
     """No examples, as `evaluate_model` takes them."""
 
-    has_regions, kept = False, ()
+    has_regions, questions = False, ()
 
     def __len__(self):
         return 0

@@ -1,4 +1,4 @@
-"""The settings of a model and of its training, with their presets; the command line's options are made of them."""
+"""The settings of a model and of its training, and presets; the options of the command line are derived from them."""
 
 from __future__ import annotations
 
@@ -22,40 +22,42 @@ AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8
 class ModelSettings:
     """The sizes of a model; the defaults are those of the thesis (Table 6.1).
 
-    `attention` is the kind of the output attention, a name or a value of `regard.vqa.kinds`, kept as its name; `map` is
-    that of the layers inside, by the name that `regard.vqa.kinds.named_map` takes.
+    `attention` is the kind of the output attention, a name or a value of `regard.vqa.kinds`, stored as its name; `map`
+    is that of the attentions in the layers, by the name that `regard.vqa.kinds.named_map` takes.
 
     >>> ModelSettings(attention="mixture-selected-0.10", map="entmax-1.3").attention
     'mixture-selected'
     """
 
     words: int = setting("Width of a word vector.", 300, at_least=1)
-    tokens: int = setting("Words of a question that are read.", 14, at_least=1)
+    tokens: int = setting("Words of a question that are read; the rest is cut.", 14, at_least=1)
     width: int = setting("Width of the layers.", 512, at_least=1)
-    heads: int = setting("Heads of an attention.", 8, at_least=1)
-    layers: int = setting("Layers on the question, and on the picture.", 6, at_least=0)
+    heads: int = setting("Heads of each attention.", 8, at_least=1)
+    layers: int = setting("Layers on the question, and as many on the picture.", 6, at_least=0)
     before: int = setting(
-        "Layers of self-attention on the picture alone, before the guided ones; the original has none.", 0, at_least=0
+        "Layers of self-attention on the picture alone, before the guided ones; the original has none.",
+        0,
+        at_least=0,
     )
     guided_first: bool = setting(
-        "A layer's guided attention comes before its self-attention; in the original after it.", False
+        "Guided attention comes before self-attention in a layer; in the original after it.", False
     )
     feed_forward: int = setting("Width of the hidden layer of a feed-forward network.", 2048, at_least=1)
-    flat: int = setting("Width of the network that scores words and cells.", 512, at_least=1)
-    fused: int = setting("Width of what the answer is read from.", 1024, at_least=1)
-    dropout: float = setting("Probability that a number is dropped while training.", 0.1, at_least=0)
-    norm_first: bool = setting("Norms come before each part of a layer, not after it.", False)
-    unbiased_norm: bool = setting("Norms by the unbiased deviation, as in the authors' code.", False)
-    coordinates: bool = setting("Cells know where they are; in the original they do not.", True)
-    neighbours: bool = setting("A cell's feature is drawn from its eight neighbours too.", False)
-    whiten: bool = setting("Channels of features are decorrelated, not only brought to one scale.", False)
+    flat: int = setting("Width of the hidden layer that scores words and cells.", 512, at_least=1)
+    fused: int = setting("Width of the vector that the answer is classified from.", 1024, at_least=1)
+    dropout: float = setting("Dropout probability in training.", 0.1, at_least=0)
+    norm_first: bool = setting("Normalise before each part of a layer, not after it.", False)
+    unbiased_norm: bool = setting("Normalise by the unbiased standard deviation, as in the authors' code.", False)
+    coordinates: bool = setting("Add coordinates to the cells; the original does not.", True)
+    neighbours: bool = setting("Compute a cell's input from its eight neighbours too.", False)
+    whiten: bool = setting("Decorrelate the channels of features, not only scale them.", False)
     attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax")
     basis: BasisName = setting("Basis of a continuous output attention.", "gaussian")
-    map: str = setting("Map of the attentions inside: softmax, sparsemax, entmax-1.5, ...", "softmax")
-    affinity: Literal["dot", "wasserstein"] = setting("Affinity of the attentions inside.", "dot")
+    map: str = setting("Map of the attentions in the layers: softmax, sparsemax, entmax-1.5, ...", "softmax")
+    affinity: Literal["dot", "wasserstein"] = setting("Affinity of the attentions in the layers.", "dot")
 
     def __post_init__(self) -> None:
-        """Check the names; one is kept for each choice."""
+        """Check the names, and store them in their standard form."""
         object.__setattr__(self, "attention", str(parse(self.attention)))
         object.__setattr__(self, "map", named_map(self.map)[0])
         _check.choice("affinity", self.affinity, tuple(AFFINITIES))
@@ -66,14 +68,14 @@ class ModelSettings:
 
 
 def small(**changes: Any) -> ModelSettings:
-    """The small preset, for scenes and for processors without a graphics card.
+    """The small preset, for scenes and for training on a CPU.
 
     >>> small(attention="mixture-2").layers
     1
     """
     sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 4, "layers": 1, "feed_forward": 128, "flat": 64}
-    # Without dropout on the weights attention is one fused call; norms before each part learn in fewer steps, and so do
-    # white features: of correlated channels the weak ones, which tell shapes apart, are found last.
+    # Without dropout on the weights attention is one fused call. Norms before each part take fewer steps to learn, and
+    # so do whitened features: the weak ones of correlated channels, which tell shapes apart, are learned last.
     quick: dict[str, Any] = {"fused": 128, "dropout": 0.0, "norm_first": True, "neighbours": True, "whiten": True}
     return ModelSettings(**(sizes | quick | changes))
 
@@ -81,9 +83,8 @@ def small(**changes: Any) -> ModelSettings:
 def relations(**changes: Any) -> ModelSettings:
     """The small preset with a second layer on the picture, for questions that compare objects.
 
-    A layer on the picture alone is worked out once for all questions about it. Then the question marks cells before
-    they attend to one another. It pays from a few thousand steps on; a step takes longer than
-    the small one's.
+    A layer on the picture alone is computed once for all questions about it. Then the question marks cells before they
+    attend to one another. It pays from a few thousand steps on; a step takes longer than with the small preset.
 
     >>> relations().before, relations().guided_first
     (1, True)
@@ -97,20 +98,20 @@ class TrainSettings:
 
     model: ModelSettings = field(default_factory=ModelSettings)
     epochs: int = setting("Passes over the data.", 13, at_least=1)
-    batch: int = setting("Questions in a batch, over all processes.", 64, at_least=1)
-    lr: float = setting("The learning rate at its highest.", 1e-4)
+    batch: int = setting("Questions per batch, over all processes.", 64, at_least=1)
+    lr: float = setting("Highest learning rate.", 1e-4)
     optimizer: Literal["adam", "muon"] = setting("The optimiser.", "adam")
     schedule: Literal["thesis", "cosine"] = setting(
-        "The learning rate over the steps: as in Table 6.1 of the thesis, or one cosine.", "thesis"
+        "Schedule of the learning rate: as in Table 6.1 of the thesis, or one cosine.", "thesis"
     )
-    above: int = setting("An answer is learned if it was given more often than this.", 8, at_least=0)
-    seed: int = setting("Decides all that is random.", 0)
-    accumulate: int = setting("Batches of one update.", 1, at_least=1)
-    clip: float | None = setting("Largest norm of the gradient.", None)
-    patience: int | None = setting("Epochs without a better validation accuracy before it stops.", None, at_least=1)
-    glove: str | None = setting("Word vectors to begin with: a GloVe text file as wide as --words.", None)
+    above: int = setting("Learn answers that were given more often than this.", 8, at_least=0)
+    seed: int = setting("Seed of all random numbers.", 0)
+    accumulate: int = setting("Batches per update of the weights.", 1, at_least=1)
+    clip: float | None = setting("Clip the gradient to this norm.", None)
+    patience: int | None = setting("Stop after so many epochs without a better validation accuracy.", None, at_least=1)
+    glove: str | None = setting("Initial word vectors: a GloVe text file with vectors as wide as --words.", None)
     grouped: bool = setting(
-        "All questions about a picture at once, or each by itself; a batch has as many questions.",
+        "Batch all questions about a picture together, or each by itself; a batch has as many questions.",
         False,
         flags=("--grouped/--single",),
     )
@@ -129,18 +130,18 @@ class TrainSettings:
 
 
 def small_training(**changes: Any) -> TrainSettings:
-    """The settings for scenes: the small model, four epochs, one cosine.
+    """The settings for scenes: the small model, four epochs, a cosine schedule.
 
     >>> small_training(epochs=3).model.width
     64
     """
     model = changes.pop("model", None) or small()
-    short: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
-    return TrainSettings(**(short | {"optimizer": "muon", "grouped": True} | changes))
+    preset: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
+    return TrainSettings(**(preset | {"optimizer": "muon", "grouped": True} | changes))
 
 
 def relations_training() -> TrainSettings:
-    """The settings for questions that compare objects: another model, two epochs.
+    """The settings for questions that compare objects: the model of `relations`, two epochs.
 
     >>> relations_training().model.before
     1
@@ -153,11 +154,11 @@ TRAIN_PRESETS: dict[str, Callable[[], TrainSettings]] = {
     "small": small_training,
     "relations": relations_training,
 }
-"""The presets by name: functions that make their `TrainSettings`."""
+"""The presets by name: functions that return their `TrainSettings`."""
 
 
 def preset_training(preset: str, **changes: Any) -> TrainSettings:
-    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with some changed, also of its model.
+    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with changes, also of its model.
 
     >>> preset_training("relations", attention="mixture-2", batch=32).epochs
     2

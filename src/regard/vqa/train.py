@@ -1,4 +1,4 @@
-"""Training: the thesis' schedule, or a short one for small models; resumes bit for bit."""
+"""Training of models that answer, with validation and early stopping; a killed run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -33,27 +33,33 @@ class Answering(Task):
     def __init__(
         self, model: MCAN, settings: TrainSettings, config: dict[str, Any], backbone: Backbone | None = None
     ) -> None:
-        """`config` says what belongs to the model, for the checkpoint; a `backbone` is trained with it, on pictures."""
+        """Put the parts together.
+
+        `model`: the network.
+        `settings`: of the optimiser.
+        `config`: written to config.json.
+        `backbone`: trained with the model, on pictures; default None, the model is trained on features.
+        """
         super().__init__()
         self.model, self.settings, self.config, self.backbone = model, settings, config, backbone
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
-        """Binary cross-entropy summed over answers and examples; the log has it for one example."""
+        """Binary cross-entropy summed over answers and examples; in the log, per example ("each")."""
         features = batch["features"]
         if self.backbone is not None:  # pictures, of which it makes features
             features = grids(self.backbone, self.backbone.prepare(features))
         scores, _ = self.model(features, batch["words"], batch.get("rows"))
         loss = self.model.loss(scores, batch["targets"])
-        # Gradients are averaged over processes: their mean is to be the sum over all examples.
-        whole = loss * (dist.get_world_size() if dist.is_initialized() else 1)
+        # Gradients are averaged over processes, and here their mean must be the sum over all examples.
+        scaled = loss * (dist.get_world_size() if dist.is_initialized() else 1)
 
         def right() -> dict[str, float]:
             return {"right": float(batch["targets"].gather(1, scores.argmax(-1, keepdim=True)).mean())}
 
-        return whole, {"each": float(loss.detach()) / len(scores), "right": right}
+        return scaled, {"each": float(loss.detach()) / len(scores), "right": right}
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Adam as MCAN's, or Muon with the same Adam for what is no matrix and for the last layer."""
+        """Adam with MCAN's parameters; or Muon, with that Adam for vectors, embeddings and the last layer."""
         if self.settings.optimizer == "muon":
             return Muon(muon_groups(self, apart=["model.head"]), lr=self.settings.lr, betas=(0.9, 0.98), eps=1e-9)
         return torch.optim.Adam(self.parameters(), lr=self.settings.lr, betas=(0.9, 0.98), eps=1e-9)
@@ -61,7 +67,7 @@ class Answering(Task):
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: where it is, how it went, and its accuracy on the validation records, if there are any."""
+    """A finished run: folder, steps and speed, evaluation on validation records (or None), notes on skipped records."""
 
     out: Path
     fitted: Fitted
@@ -79,20 +85,20 @@ def train(
     validation: Records | None = None,
     running: Running | None = None,
 ) -> Trained:
-    """Train a model on records and stored features; go on where an earlier call was stopped.
+    """Train a model on records and stored features; rerun to resume.
 
-    out: the folder of the run.
-    records: questions with answers.
-    store: the features of their pictures; a `PixelStore` in their place trains its backbone too, end to end.
-    settings: the model and how it is trained.
-    validation: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch; not with
-        a `PixelStore`: evaluate its run afterwards.
-    running: devices, precision, log, progress; default `regard.training.Running()`.
+    `out`: the folder of the run.
+    `records`: questions with answers.
+    `store`: the features of their pictures; with a `PixelStore` its backbone is trained too, end to end.
+    `settings`: the model and how it is trained.
+    `validation`: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch;
+        default None. Not with a `PixelStore`: evaluate its run afterwards.
+    `running`: devices, precision, log, progress; default `regard.training.Running()`.
     """
     running = running or Running()
     folder = AnsweringFolder(Path(out))
-    network = store.network if isinstance(store, PixelStore) else None
-    if network is not None and validation is not None:
+    backbone = store.network if isinstance(store, PixelStore) else None
+    if backbone is not None and validation is not None:
         raise Problem("validation needs stored features. Train end to end without, and evaluate the run afterwards.")
     records = records.keep_answered()
     if not len(records):
@@ -126,7 +132,7 @@ def train(
         "features": store.shape[2],
         "words": words.fingerprint,
         "answers": answers.fingerprint,
-        "backbone": store.description.to_json() | {"end_to_end": network is not None},
+        "backbone": store.description.to_json() | {"end_to_end": backbone is not None},
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
     if not running.resume:
@@ -138,14 +144,14 @@ def train(
     folder.write_features(store.folder)
     if isinstance(store, FeatureStore):
         _keep_backbone(folder, store)
-    task = Answering(model, settings, config, network)
+    task = Answering(model, settings, config, backbone)
     samples = Grouped(examples) if settings.grouped else examples
     batch = max(1, round(settings.batch * len(samples) / len(examples)))
     per_epoch = max(1, len(samples) // min(batch * settings.accumulate, len(samples)))
     steps = settings.epochs * per_epoch
     folder.write_steps(steps)
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
-    computed = FitSettings(
+    fit_settings = FitSettings(
         steps=steps,
         batch_size=batch,
         seed=settings.seed,
@@ -155,27 +161,28 @@ def train(
     )
     if running.checkpoint_every is None:
         running = replace(running, checkpoint_every=min(per_epoch, 500))
-    held = _Held(folder, settings.patience)
-    known = None
+    stopping = _EarlyStopping(folder, settings.patience)
+    validated = None
     if validation is not None:
-        known = Examples(validation, store, words, answers, settings.model.tokens)
-    if settings.patience is None or known is None:
-        fitted = fit(task, samples, computed, out=folder.path, running=running)
+        validated = Examples(validation, store, words, answers, settings.model.tokens)
+    if settings.patience is None or validated is None:
+        fitted = fit(task, samples, fit_settings, out=folder.path, running=running)
     else:
         for epoch in range(1, settings.epochs + 1):
-            fitted = fit(task, samples, replace(computed, steps=epoch * per_epoch), out=folder.path, running=running)
-            running = replace(running, resume=True)  # the first of these calls has begun afresh, if that was wanted
-            held.add(epoch, evaluate_model(task.model, known, answers).accuracy.overall)
-            if held.enough:
+            until = replace(fit_settings, steps=epoch * per_epoch)
+            fitted = fit(task, samples, until, out=folder.path, running=running)
+            running = replace(running, resume=True)  # only the first of these calls may begin afresh
+            stopping.add(epoch, evaluate_model(task.model, validated, answers).accuracy.overall)
+            if stopping.due:
                 break
-    if network is not None:
-        save_backbone(network, folder.backbone)
-    evaluation = evaluate_model(task.model, known, answers) if known else None
-    return Trained(folder.path, fitted, evaluation, held.enough, _skipped(examples, known))
+    if backbone is not None:
+        save_backbone(backbone, folder.backbone)
+    evaluation = evaluate_model(task.model, validated, answers) if validated else None
+    return Trained(folder.path, fitted, evaluation, stopping.due, _skipped(examples, validated))
 
 
-class _Held:
-    """Validation accuracies of the epochs so far, kept on disk so that a resumed run stops where it would have."""
+class _EarlyStopping:
+    """Validation accuracies of the epochs so far, on disk, so that a resumed run stops at the same epoch."""
 
     def __init__(self, folder: AnsweringFolder, patience: int | None) -> None:
         self.folder, self.patience = folder, patience
@@ -187,7 +194,8 @@ class _Held:
         self.folder.write_validation(self.scores)
 
     @property
-    def enough(self) -> bool:
+    def due(self) -> bool:
+        """Whether the best epoch lies `patience` epochs back."""
         if self.patience is None or not self.scores:
             return False
         best = max(self.scores, key=lambda epoch: self.scores[epoch])
@@ -195,7 +203,7 @@ class _Held:
 
 
 def _keep_backbone(folder: AnsweringFolder, store: FeatureStore) -> None:
-    """Copy the backbone into the run, so that pictures can be asked about later; without it only features can."""
+    """Copy the backbone into the run, for questions about new pictures, if it is still the same."""
     if folder.has_backbone:
         return
     try:
