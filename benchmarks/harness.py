@@ -39,7 +39,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a report: our figure and that of another library, the peer, in one unit, and the target, `promise`."""
+    """One line of a report: our figure and that of another library, the peer, in one unit, and the promise."""
 
     case: str
     unit: str

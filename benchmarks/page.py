@@ -50,8 +50,8 @@ entmax the time per pair rises mostly from N = 1024 to 2048, perhaps because the
 cache; this was not investigated, and on a busy machine the exponent varies by 0.1 or 0.2 from run to run.
 """,
     "continuous": """The published form computes the coefficients of the value function first, B = H G, and integrates a
-truncated paraboloid along 100 rays. Our integration along chords is a native kernel, because plain PyTorch spent half of
-its time allocating memory for temporary arrays.
+truncated paraboloid along 100 rays. Our integration along chords is a native kernel, because plain PyTorch spent half
+of its time allocating memory for temporary arrays.
 """,
     "structured": """Most of the time of TVmax in plain PyTorch is the search for regions, many short passes over
 small grids. The kernel runs the same algorithm on one grid at a time, in the cache. Softmax is a single pass.

@@ -4,8 +4,8 @@
 
 `digits` learns from scikit-learn's digits. `scenes` learns from drawn scenes and is evaluated on objects cropped from
 others (label: shape). `small` learns from tiles of 32 pixels of scikit-learn's two photographs (label: which one).
-`photos` is meant for GPUs: here it has a tenth of its prototypes and queue, a small backbone and views of 32 and 14 pixels;
-codes, loss, optimiser and number of views are the preset's.
+`photos` is meant for GPUs: here it has a tenth of its prototypes and queue, a small backbone and views of 32 and 14
+pixels; codes, loss, optimiser and number of views are the preset's.
 """
 
 from __future__ import annotations

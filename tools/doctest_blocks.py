@@ -1,4 +1,4 @@
-"""For the reference: examples in docstrings (>>> ...) become code blocks, equation numbers links; <s, p> stays text."""
+"""For the reference (griffe): examples in docstrings (>>>) become code blocks, docs/math.md a link; < is escaped."""
 
 import re
 from typing import Any
@@ -11,21 +11,21 @@ TAG = re.compile(r"<(?=[A-Za-z/!])")
 
 
 def as_markdown(text: str) -> str:
-    """A docstring as a page shows it.
+    """A docstring as Markdown.
 
     >>> as_markdown("Add.\\n\\n>>> 1 + 1\\n2").splitlines()
     ['Add.', '', '```pycon', '>>> 1 + 1', '2', '```']
     >>> as_markdown("The largest <s, p>, not `<s, p>`.")
     'The largest &lt;s, p>, not `<s, p>`.'
     """
-    text = EXAMPLE.sub(lambda found: f"```pycon\n{found.group().rstrip()}\n```", text)
-    # A product in angle brackets would be read as a tag of HTML, and vanish.
+    text = EXAMPLE.sub(lambda example: f"```pycon\n{example.group().rstrip()}\n```", text)
+    # An inner product <s, p> would be parsed as an HTML tag and disappear.
     text = "".join(part if part.startswith("`") else TAG.sub("&lt;", part) for part in CODE.split(text))
     return text.replace("docs/math.md", "[equations](../math.md)")
 
 
 class DoctestBlocks(griffe.Extension):
-    """Rewrites the docstring of everything that is loaded."""
+    """Converts the docstring of every object that griffe loads."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called by griffe for each object."""
