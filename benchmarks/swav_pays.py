@@ -23,8 +23,9 @@ from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.pixels import PixelStore
 from regard.vqa.read import read_questions
+from regard.vqa.settings import TrainSettings, settings_of
 from regard.vqa.store import load_run
-from regard.vqa.train import TrainSettings, settings_of, train
+from regard.vqa.train import train
 
 KIND = "discrete-softmax"
 

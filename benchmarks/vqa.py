@@ -12,8 +12,9 @@ import sys
 import torch
 
 from benchmarks.harness import PEAK, Row, race, report
-from regard.vqa.mcan import MCAN, ModelSettings
+from regard.vqa.mcan import MCAN
 from regard.vqa.output import OutputAttention
+from regard.vqa.settings import ModelSettings
 
 DISCRETE = "discrete-softmax"
 BATCH, SIDE, FEATURES, ANSWERS, WORDS = 64, 14, 2048, 3129, 20000
@@ -81,9 +82,10 @@ import numpy, torch
 from regard.training import Running
 from regard.vqa.description import FeatureDescription
 from regard.vqa.features import FeatureStore
-from regard.vqa.mcan import small
+from regard.vqa.settings import small
 from regard.vqa.records import Record, Records
-from regard.vqa.train import small_training, train
+from regard.vqa.settings import small_training
+from regard.vqa.train import train
 count = int(sys.argv[1])
 with tempfile.TemporaryDirectory() as place:
     place = Path(place)

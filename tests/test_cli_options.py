@@ -17,7 +17,7 @@ from regard.cli._options import Derived, applied, derived
 from regard.swav import PRESETS, Settings, preset
 from regard.training import Running
 from regard.training._setting import changed, setting, settings_in
-from regard.vqa.train import TrainSettings, preset_training
+from regard.vqa.settings import TrainSettings, preset_training
 
 
 def words(text):

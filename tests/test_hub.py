@@ -19,8 +19,9 @@ from regard._problem import Problem
 from regard.backbones import Backbone, Preparation, SmallResNet, fingerprint, make_backbone
 from regard.nn import AttentionPool, ContinuousAttentionPool, ContinuousSelfAttention, Entmax
 from regard.vqa import Predictor
-from regard.vqa.mcan import MCAN, small
+from regard.vqa.mcan import MCAN
 from regard.vqa.records import Answers
+from regard.vqa.settings import small
 from regard.vqa.words import Words
 
 POOLS = {

@@ -15,20 +15,8 @@ REPEATED = {
     "Entmax": "the map as a value; and nn.Entmax, the module that learns its alpha",
     "_Entmax": "the derivatives of two algorithms of one map",
     "Gate": "the map as a value; and nn.Gate, the module that learns one per head",
-    "CONFIG": "the file has one name in every folder",
-    "WEIGHTS": "the file has one name in every folder",
     "largest": "the plain one, and its kernel",
-    "CHUNK": "tuning of one algorithm, beside its loop",
-    "ENOUGH": "tuning of one algorithm, beside its loop",
-    "MOST_STEPS": "tuning of one algorithm, beside its loop",
-    "SCORES": "tuning of one algorithm, beside its loop",
-    "_step": "of one algorithm, beside its loop",
-    "_threshold": "of one algorithm, beside its loop",
-    "digits": "the data; and the preset for them, which PRESETS names so",
-    "small": "presets of two models",
-    "train": "the loop of any task; and the whole run of a model that answers",
-    "Plan": "of attend; and what the loop of a training is given, which never leaves regard.training",
-    "Kind": "of output attention; and of a log, which never leaves regard.training",
+    "T": "a type variable",
 }
 
 

@@ -1,6 +1,6 @@
-"""Every complaint about bad input is worded here.
+"""Checks of arguments: every error about bad input is worded here.
 
-A complaint names the argument, says what came, what was expected, and how to fix it.
+A message names the argument, what it got, what was expected, and how to fix it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard._torch import exporting, in_transform, without_values
 
-# None: where looking at values does not make anybody wait, which is on a CPU.
+# None: on for a CPU, off for devices where reading a value would synchronise.
 _checks_on: ContextVar[bool | None] = ContextVar("regard_checks_on", default=None)
 
 
@@ -24,11 +24,10 @@ _checks_on: ContextVar[bool | None] = ContextVar("regard_checks_on", default=Non
 def checks(on: bool | None) -> Iterator[None]:
     """Switch the checks of *values* (NaN, infinities, an alpha that is not positive) on or off inside a block.
 
-    Without it they are on for tensors on a CPU, where they cost one pass over the inputs, and off on all other devices:
-    a check reads a number back, and a GPU would have to finish its work first, in every step. `True` is for looking for
-    the first bad number on a GPU, and waits; `None` is the default again. Shapes, dtypes and plain numbers are always
-    checked. Inside `torch.compile` and `torch.func` transforms values cannot be read. Where values are not checked, bad
-    ones give what torch's kernels make of them: mostly NaN, but that is not promised.
+    By default (`None`) they are on for tensors on a CPU, where they cost one pass over the inputs, and off on all other
+    devices: a check reads a number back, which synchronises a GPU in every step. `True` finds the first bad number on a
+    GPU, at that cost. Shapes, dtypes and plain numbers are always checked. Inside `torch.compile` and `torch.func`
+    transforms values cannot be read. Where values are not checked, the result of bad ones is undefined: mostly NaN.
 
     >>> import torch, regard
     >>> with regard.checks(False):
@@ -43,20 +42,27 @@ def checks(on: bool | None) -> Iterator[None]:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether Python may look at the values of `x`: not while compiling, nor inside a transform, nor if it has none."""
+    """Whether Python can read the values of `x`: not while compiling, inside a transform, or without any (meta)."""
     return not (torch.compiler.is_compiling() or in_transform(x) or without_values(x))
 
 
 def values_checked(x: Tensor) -> bool:
-    """Whether the values of `x` can be checked and the user wants it."""
+    """Whether to check the values of `x`: they can be read, and `checks` is on."""
     if not readable(x):
         return False
-    wish = _checks_on.get()
-    return x.is_cpu if wish is None else wish
+    switch = _checks_on.get()
+    return x.is_cpu if switch is None else switch
 
 
 def complain(argument: str, got: object, expected: str, remedy: str, kind: type[Exception] = ValueError) -> NoReturn:
-    """Raise `kind` in the one form that every error of regard has."""
+    """Raise an error in the form that every error of regard has.
+
+    `argument`: its name.
+    `got`: its value, or what is wrong with it.
+    `expected`: what it should be.
+    `remedy`: a sentence on how to fix it.
+    `kind`: the class of the error; default ValueError.
+    """
     raise kind(f"{argument}: got {got}, expected {expected}. {remedy}")
 
 
@@ -99,11 +105,15 @@ def axis(argument: str, x: Tensor, dim: int) -> int:
 
 
 def broadcasts(argument: str, x: Tensor, shape: torch.Size, of: str) -> None:
-    """`x` can be broadcast to `shape`, the shape of `of`, without making it larger."""
+    """Check that `x` broadcasts to a shape, and does not enlarge it.
+
+    `argument`, `x`: its name and the tensor.
+    `shape`, `of`: the shape, and the name of what has it.
+    """
     if exporting():
-        return  # asked whether a size is one, torch 2.8 makes a graph that refuses a size of one
+        return  # a comparison with 1 makes torch 2.8 export a graph that refuses a size of 1
     fits = x.dim() <= len(shape)
-    for place in range(1, 1 + min(x.dim(), len(shape))):  # in words that every compiler of torch can follow
+    for place in range(1, 1 + min(x.dim(), len(shape))):  # a plain loop, which every compiler of torch can trace
         fits = fits and x.shape[-place] in (1, shape[-place])
     if not fits:
         complain(
@@ -119,7 +129,7 @@ def boolean_mask(mask: Any, shape: torch.Size, of: str = "s") -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         remedy = "Use mask.bool()."
-        if isinstance(mask, Tensor) and mask.dtype.is_floating_point:  # what torch calls a float mask
+        if isinstance(mask, Tensor) and mask.dtype.is_floating_point:  # a "float mask" of torch
             remedy = "Pass it as bias: it is added to the scores." if of == "the scores" else "Add it to the scores."
         complain("mask", got, "a boolean tensor, True = take part", remedy, TypeError)
     broadcasts("mask", mask, shape, of)
@@ -135,13 +145,13 @@ def float_bias(bias: Any, shape: torch.Size) -> None:
 
 
 def below_infinity(argument: str, x: Tensor) -> float:
-    """The largest absolute entry of what is added to scores; NaN and +inf are refused, if values are to be checked.
+    """The largest absolute entry of a bias on scores; NaN and +inf are errors. Zero if values are not checked.
 
-    -inf leaves a key out. Beside one the other entries are not looked at, and could be as large as their dtype allows.
+    -inf leaves a key out. With one present the result is the largest number of the dtype, a bound on the others.
     """
     if not values_checked(x) or x.numel() == 0:
         return 0.0
-    low, high = (float(end) for end in x.detach().aminmax())  # documented to hand NaN on
+    low, high = (float(end) for end in x.detach().aminmax())  # documented to propagate NaN
     if not high < math.inf:
         got = "NaN" if math.isnan(high) else "+inf"
         complain(argument, got, "numbers below +inf", "Only -inf is meaningful: it leaves a key out.")
@@ -151,7 +161,13 @@ def below_infinity(argument: str, x: Tensor) -> float:
 def number(
     argument: str, value: Any, *, above: float | None = None, at_least: float | None = None, remedy: str = ""
 ) -> float:
-    """A finite Python number inside its bounds."""
+    """A finite Python number inside its bounds, as a float.
+
+    `argument`, `value`: its name and the number.
+    `above`: an exclusive lower bound; default None.
+    `at_least`: an inclusive lower bound; default None.
+    `remedy`: a sentence on how to fix it; default a general one.
+    """
     bound = f" > {above}" if above is not None else f" >= {at_least}" if at_least is not None else ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         complain(argument, repr(value), f"a number{bound}", remedy or "Pass an int or a float.", TypeError)
@@ -162,7 +178,7 @@ def number(
 
 
 def count(argument: str, value: Any, *, at_least: int = 1) -> int:
-    """A whole number that is large enough."""
+    """A whole number >= `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         complain(argument, repr(value), f"a whole number >= {at_least}", "Pass an int.", TypeError)
     if value < at_least:
@@ -171,7 +187,7 @@ def count(argument: str, value: Any, *, at_least: int = 1) -> int:
 
 
 def share(argument: str, value: Any) -> float:
-    """A part of a whole that is not all of it, as dropout takes it."""
+    """A number in [0, 1), such as a dropout rate."""
     if number(argument, value, at_least=0) >= 1:
         complain(argument, value, "a share in [0, 1)", "0 switches it off.")
     return float(value)
@@ -184,7 +200,7 @@ def choice(argument: str, value: Any, options: tuple[Any, ...]) -> None:
 
 
 def finite(argument: str, x: Tensor) -> None:
-    """No NaN and no infinity, if values are to be checked. One pass and no copy while all is well."""
+    """No NaN and no infinity, if values are checked. One pass and no copy unless there is an error."""
     if not values_checked(x) or x.numel() == 0 or _sums_below_infinity(x, -math.inf):
         return
     if not bool(x.isfinite().all()):
@@ -193,7 +209,7 @@ def finite(argument: str, x: Tensor) -> None:
 
 
 def scores(s: Tensor) -> None:
-    """Scores below +inf, if values are to be checked; -inf masks an entry. One pass and no copy while all is well."""
+    """Scores below +inf, if values are checked; -inf masks an entry. One pass and no copy unless there is an error."""
     if not values_checked(s) or s.numel() == 0 or _sums_below_infinity(s):
         return
     if bool(s.isnan().any()):
@@ -203,29 +219,33 @@ def scores(s: Tensor) -> None:
 
 
 def _sums_below_infinity(x: Tensor, above: float | None = None) -> bool:
-    """Whether the sum says, in whatever order it was taken, that there is neither NaN nor +inf (nor -inf) in x.
+    """Whether the sum of x proves that x has neither NaN nor +inf (with `above` = -inf, nor -inf).
 
-    NaN stays in a sum, +inf stays or becomes NaN. A sum that overflows says nothing.
+    In any order of summation a NaN stays NaN, and +inf stays or becomes NaN. False if the sum overflows.
     """
     total: float = x.detach().sum().item()
     return total < math.inf and (above is None or total > above)
 
 
 def last_axis(argument: str, x: Tensor, size: int, of: str) -> None:
-    """The last axis of `x` has `size` entries, the number of `of`."""
+    """Check the size of the last axis.
+
+    `argument`, `x`: its name and the tensor.
+    `size`, `of`: the number of entries, and what they are.
+    """
     if x.shape[-1:] != (size,):
         complain(argument, f"shape {tuple(x.shape)}", f"{size} entries ({of}) on the last axis", "Check the order.")
 
 
 def nonnegative(argument: str, x: Tensor, remedy: str = "Scores become weights with softmax or another map.") -> None:
-    """Finite and no entry below zero, if values are to be checked."""
+    """Finite and no entry below zero, if values are checked."""
     finite(argument, x)
     if values_checked(x) and bool((x.detach() < 0).any()):
         complain(argument, f"a negative entry, {float(x.min())}", "entries >= 0", remedy)
 
 
 def covariance(argument: str, x: Tensor) -> None:
-    """Finite matrices with a positive diagonal, if values are to be checked."""
+    """Finite matrices with a positive diagonal, if values are checked."""
     finite(argument, x)
     if values_checked(x) and not bool((x.detach().diagonal(dim1=-2, dim2=-1) > 0).all()):
         complain(argument, "a variance <= 0", "positive definite matrices", "Build it as L L^T, see from_cholesky.")

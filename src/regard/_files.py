@@ -1,4 +1,4 @@
-"""Files are written beside their place and renamed, so that a reader never sees half of one."""
+"""Atomic writes: a file is written under a temporary name and renamed, so that a reader never sees half of one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
-    """A path beside `path` to write to; it takes the place of `path` when the block ends well, and goes if not.
+    """A temporary path to write to; renamed to `path` at the end of the block, deleted if the block raises.
 
     >>> import tempfile
     >>> from pathlib import Path

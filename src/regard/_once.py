@@ -1,4 +1,4 @@
-"""A guard for gradients that hold something fixed: right once, and wrong if they were differentiated again."""
+"""A guard for gradients that treat a quantity as constant: right themselves, but wrong if differentiated again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch.autograd import Function
 
 
 def once(x: Tensor, what: str) -> Tensor:
-    """x, with a second derivative that raises and says `what` cannot be differentiated twice.
+    """x, with a second derivative that raises; `what` names the operation in the error.
 
-    `torch.autograd.function.once_differentiable` is not enough: `torch.autograd.grad` leaves its error out of the graph
-    as soon as there is another way from the result to x.
+    `torch.autograd.function.once_differentiable` is not enough: `torch.autograd.grad` drops its error from the
+    graph as soon as there is another path from the result to x.
     """
-    same: Tensor = _Once.apply(x, what)
-    return same
+    guarded: Tensor = _Once.apply(x, what)
+    return guarded
 
 
 class _Once(Function):
@@ -36,7 +36,7 @@ class _Once(Function):
 
 
 class _Stop(Function):
-    """The gradient. It takes x only to know when somebody differentiates it."""
+    """The identity on the gradient; x is an input so that autograd calls `backward` on a second derivative."""
 
     generate_vmap_rule = True
 

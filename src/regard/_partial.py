@@ -16,7 +16,7 @@ class Bound(NamedTuple):
 
 
 def bound_of(thing: Any) -> Bound:
-    """What a partial would call; any other callable is a call with nothing fixed.
+    """The function and the arguments of a partial; any other callable has no fixed arguments.
 
     >>> bound_of(functools.partial(max, 3, key=abs))
     Bound(function=<built-in function max>, arguments=(3,), keywords={'key': <built-in function abs>})

@@ -1,4 +1,4 @@
-"""How objects print: a name and its parts, each tensor as its shape, so that no print is longer than a line or two."""
+"""Short `repr` of objects: the class and named parts, with each tensor as its shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shown(thing: object, parts: Mapping[str, Any]) -> str:
 
 
 def named(parts: Mapping[str, Any]) -> str:
-    """The parts alone, as arguments are written."""
+    """The parts only, written as keyword arguments."""
     return ", ".join(f"{name}={_part(x)}" for name, x in parts.items())
 
 

@@ -1,4 +1,4 @@
-"""Numbers for JSON: plain lists, rounded to what can be seen."""
+"""Numbers for JSON: plain lists, rounded to six decimals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIGITS = 6
 
 
 def rounded(x: Tensor | float) -> Any:
-    """A number, or a tensor as nested lists, to six decimals; what is not finite, which JSON has no word for, is 0.
+    """A number, or a tensor as nested lists, to six decimals; NaN and infinities, which JSON lacks, are 0.
 
     >>> import torch
     >>> rounded(1 / 3), rounded(torch.tensor([[0.5, float("inf")]], dtype=torch.float64))

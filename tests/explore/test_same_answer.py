@@ -17,10 +17,11 @@ from regard.report import Entry, write_report
 from regard.scenes import Scenes, write_scenes
 from regard.training import Running
 from regard.vqa.features import FeatureStore, make_features
-from regard.vqa.mcan import MCAN, small
+from regard.vqa.mcan import MCAN
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
-from regard.vqa.train import small_training, train
+from regard.vqa.settings import small, small_training
+from regard.vqa.train import train
 
 QUESTION = "What colour is the large ring?"
 

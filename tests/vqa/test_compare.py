@@ -18,10 +18,9 @@ from regard.vqa.baseline import majority, question_only
 from regard.vqa.compare import compare_kinds
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.jobs import Job, run_jobs
-from regard.vqa.mcan import small
 from regard.vqa.read import read_questions
+from regard.vqa.settings import small, small_training
 from regard.vqa.tables import cell, interval, table
-from regard.vqa.train import small_training
 
 TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8}
 

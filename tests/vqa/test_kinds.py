@@ -15,8 +15,8 @@ import regard
 from regard.cli import application
 from regard.vqa import kinds
 from regard.vqa.kinds import KINDS, NAMES, Continuous, Discrete, Kind, MixtureOf, MixtureSelected, named_map, parse
-from regard.vqa.mcan import ModelSettings
 from regard.vqa.output import OutputAttention
+from regard.vqa.settings import ModelSettings
 
 WRITTEN = {
     "discrete-softmax": Discrete("softmax"),

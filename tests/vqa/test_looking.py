@@ -12,10 +12,11 @@ from regard.backbones import make_backbone
 from regard.scenes import Scenes
 from regard.vqa.evaluate import evaluate_model
 from regard.vqa.kinds import NAMES, MixtureSelected
-from regard.vqa.mcan import MCAN, small
+from regard.vqa.mcan import MCAN
 from regard.vqa.output import OutputAttention
 from regard.vqa.predict import Predictor
 from regard.vqa.records import Answers
+from regard.vqa.settings import small
 from regard.vqa.words import Words
 
 QUESTIONS = ("What colour is the ring?", "How many rings are there?", "Is there a red square?", "What is it?")
@@ -135,7 +136,7 @@ def test_one_graph(name):
 class Nothing:
     """No examples, as `evaluate_model` takes them."""
 
-    has_regions, kept = False, ()
+    has_regions, questions = False, ()
 
     def __len__(self):
         return 0

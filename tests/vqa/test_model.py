@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from regard.vqa.kinds import NAMES
-from regard.vqa.mcan import MCAN, ModelSettings, coordinates, small
+from regard.vqa.mcan import MCAN, coordinates
 from regard.vqa.output import OutputAttention
-from regard.vqa.train import TrainSettings, thesis_schedule
+from regard.vqa.settings import ModelSettings, TrainSettings, small, thesis_schedule
 
 
 def tiny(**changes):

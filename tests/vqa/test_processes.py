@@ -4,8 +4,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from regard.vqa.mcan import MCAN, small
-from regard.vqa.train import Answering, small_training
+from regard.vqa.mcan import MCAN
+from regard.vqa.settings import small, small_training
+from regard.vqa.train import Answering
 
 
 def task():

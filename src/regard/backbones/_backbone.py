@@ -1,4 +1,4 @@
-"""What all backbones have in common: a feature map, its width, and how pictures are prepared."""
+"""The class of all backbones: a network that returns a feature map, and the preparation of its pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a picture becomes what a backbone takes: `size` of its square input, `mean` and `std` of each channel.
+    """Preparation of pictures for a backbone: `size` of its square input in pixels, `mean` and `std` per channel.
 
     >>> x = Preparation(size=2, mean=(0, 0, 0), std=(1, 1, 1))(torch.full((1, 3, 4, 4), 51, dtype=torch.uint8))
     >>> x.shape, torch.allclose(x, torch.tensor(0.2))
@@ -42,26 +42,29 @@ class Preparation:
             object.__setattr__(self, name, values)
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """(B, 3, H, W) of bytes, or floats from 0 to 1, to normalised floats (B, 3, size, size)."""
+        """Pictures (B, 3, H, W), uint8 or floats from 0 to 1, to normalised floats (B, 3, size, size)."""
         x = pictures.float() / 255 if pictures.dtype == torch.uint8 else pictures
         if x.shape[-2:] != (self.size, self.size):
             x = interpolate(x, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False)
         return self.normalise(x)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Floats from 0 to 1 to mean zero and deviation one, channel by channel."""
+        """Floats from 0 to 1, less `mean`, divided by `std`, per channel."""
         mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         return (x - mean) / std
 
 
 class Backbone(Pretrained, nn.Module):
-    """A network with its feature width `dim` and its `preparation`.
+    """A network with the width of its feature map, `dim`, and the `preparation` of its pictures.
 
-    `network` is any module that takes (B, 3, H, W) and gives (B, dim, h, w), or an output with such a
-    `last_hidden_state`; tokens (B, n, dim) of a square of patches, with or without a class token, are laid out as a
-    map. If it has a method `stages(x)`, that returns the maps of its stages. `settings` say how to build the network
-    again; without them it can be saved, and loaded into a network that is given. `save_pretrained`, `from_pretrained`
-    and `push_to_hub` are as on the Hugging Face Hub.
+    `save_pretrained`, `from_pretrained` and `push_to_hub` are as on the Hugging Face Hub.
+
+    `network`: a module from (B, 3, H, W) to (B, dim, h, w), or to an output with such a `last_hidden_state`; tokens
+        (B, n, dim) of a square of patches, with or without a class token, are reshaped to a map. A method `stages(x)`,
+        if it has one, returns the maps of its stages.
+    `preparation`: of its pictures.
+    `settings`: how to build the network again; default None: it can be saved, and loaded into a given network.
+    `dim`: default 0, measured on an empty picture.
 
     >>> from regard.backbones import SmallResNet
     >>> backbone = Backbone(SmallResNet((4, 8), (1, 1)), Preparation(size=8))
@@ -80,11 +83,11 @@ class Backbone(Pretrained, nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """All that is not weights, as JSON can hold it."""
+        """All but the weights, as a JSON object."""
         return {"kind": "backbone", **self.settings, "dim": self.dim, "preparation": asdict(self.preparation)}
 
     def prepare(self, pictures: Tensor) -> Tensor:
-        """Pictures (B, 3, H, W) as this network takes them."""
+        """Pictures (B, 3, H, W) prepared for this network."""
         return self.preparation(pictures)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,14 +97,14 @@ class Backbone(Pretrained, nn.Module):
     def stages(self, x: Tensor) -> list[Tensor]:
         """The maps (B, D, h, w) of all stages of the network, from one pass over prepared pictures.
 
-        These are what the network's own method `stages(x)` returns, or the hidden states of a transformers model.
+        They come from the network's method `stages(x)`, or are the hidden states of a transformers model.
         """
-        if inspect.ismethod(own := getattr(self.network, "stages", None)):
-            return list(map(_map_of, own(x)))
+        if inspect.ismethod(stages := getattr(self.network, "stages", None)):
+            return list(map(_map_of, stages(x)))
         if self.settings.get("family") == "transformers":
             out = self.network(x, output_hidden_states=True)
             states = getattr(out, "reshaped_hidden_states", None) or out.hidden_states
-            # The first is what goes into the first stage, and the last may lack the norm that the feature map has.
+            # The first is the input of the first stage, and the last may lack the norm that the feature map has.
             return [*map(_map_of, states[1:-1]), _map_of(out)]
         raise Problem(
             f"{type(self.network).__name__} does not give its stages. Use its last map alone, or give it a method "
@@ -109,15 +112,15 @@ class Backbone(Pretrained, nn.Module):
         )
 
     def pooled(self, x: Tensor) -> Tensor:
-        """The mean of the feature map (B, dim)."""
+        """The feature map averaged over its cells, (B, dim)."""
         features: Tensor = self(x)
         return features.flatten(2).mean(-1)
 
     def card(self, name: str, *, license: str | None = None) -> Card:
-        """The README.md of this backbone, under the name that it is loaded by."""
+        """The model card of this backbone; `name` is the folder or repository that it is loaded from."""
         size = self.preparation.size
-        given = self.settings.get("family") == "given"
-        load = f'load_backbone("{name}", network)' if given else f'Backbone.from_pretrained("{name}")'
+        by_module = self.settings.get("family") == "given"
+        load = f'load_backbone("{name}", network)' if by_module else f'Backbone.from_pretrained("{name}")'
         code = f"""
 import torch
 from regard.backbones import {load.split("(")[0].split(".")[0]}
@@ -131,7 +134,7 @@ features = backbone(backbone.prepare(pictures))
             f"A backbone of regard, {count:,} parameters: pictures (B, 3, {size}, {size}) to a feature map of width "
             f"{self.dim}."
         )
-        if given:
+        if by_module:
             summary += " It was given as a module; `network` is that module, made again."
         return Card(name, summary, "image-feature-extraction", code, self.config, tags=["backbone"], license=license)
 
@@ -147,9 +150,10 @@ features = backbone(backbone.prepare(pictures))
         return load_backbone(place.path).eval()  # type: ignore[return-value]
 
     def _measure(self) -> int:
-        known = getattr(self.network, "dim", None)
-        if isinstance(known, int):
-            return known
+        """The network's attribute `dim`, or else the width of its feature map of an empty picture."""
+        dim = getattr(self.network, "dim", None)
+        if isinstance(dim, int):
+            return dim
         training = self.network.training
         like = next(self.network.parameters(), torch.zeros(()))
         size = self.preparation.size
@@ -160,7 +164,7 @@ features = backbone(backbone.prepare(pictures))
 
 
 def _map_of(out: Any) -> Tensor:
-    """A feature map from what a network gave."""
+    """The feature map (B, D, h, w) of a network's output."""
     if not isinstance(out, Tensor):
         out = getattr(out, "last_hidden_state", None)
     if isinstance(out, Tensor) and out.dim() == 4:

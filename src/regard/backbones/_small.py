@@ -15,8 +15,12 @@ Norm = Literal["batch", "group"]
 class SmallResNet(nn.Module):
     """Residual network for pictures of about 8 to 100 pixels: (B, 3, H, W) to (B, dim, h, w).
 
-    A 3 x 3 convolution with stride `stem_stride`, then a stage for each of `widths` with as many residual blocks as
-    `depths` says; every stage but the first halves the resolution. `norm` "group" needs no statistics of the batch.
+    A 3 x 3 convolution, then stages of residual blocks; every stage but the first halves the resolution.
+
+    `widths`: channels of each stage; default (32, 64, 128).
+    `depths`: residual blocks of each stage; default (1, 1, 1).
+    `stem_stride`: of the first convolution; default 1.
+    `norm`: "batch" (default), or "group", which needs no statistics of the batch.
 
     >>> import torch
     >>> net = SmallResNet(widths=(8, 16), depths=(1, 1))
@@ -44,7 +48,7 @@ class SmallResNet(nn.Module):
             "norm": norm,
         }
         self.dim = widths[-1]
-        self.stem = nn.Sequential(_conv(3, widths[0], stem_stride), _batch_norm(norm, widths[0]), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(_conv(3, widths[0], stem_stride), _norm(norm, widths[0]), nn.ReLU(inplace=True))
         inputs = widths[0]
         for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
             stride = 1 if i == 0 else 2
@@ -77,16 +81,16 @@ class _Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = _conv(inputs, outputs, stride)
-        self.norm1 = _batch_norm(norm, outputs)
+        self.norm1 = _norm(norm, outputs)
         self.conv2 = _conv(outputs, outputs, 1)
-        self.norm2 = _batch_norm(norm, outputs)
+        self.norm2 = _norm(norm, outputs)
         self.relu = nn.ReLU(inplace=True)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _batch_norm(norm, outputs))
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(norm, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum, past a ReLU."""
+        """The sum after a ReLU."""
         y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
         out: Tensor = self.relu(y + self.shortcut(x))
         return out
@@ -96,7 +100,8 @@ def _conv(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
 
 
-def _batch_norm(kind: Norm, width: int) -> nn.Module:
+def _norm(kind: Norm, width: int) -> nn.Module:
+    """A batch norm, or a group norm with as many as 8 groups."""
     if kind == "batch":
         return nn.BatchNorm2d(width)
     groups = next(g for g in (8, 4, 2, 1) if width % g == 0)

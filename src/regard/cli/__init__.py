@@ -18,35 +18,35 @@ GROUPS = {
     "Look and measure": ("explore", "bench"),
 }
 
-STOPPED = 130  # the status of what ctrl-c ended
+STOPPED = 130  # the exit status after ctrl-c
 
 HELP = """Visual attention in PyTorch: affinities, maps and expectations.
 
 `regard COMMAND --help` is a page about one command, with examples. To begin:
 
-    regard demo        # from nothing to a model that answers, in about eight minutes
+    regard demo        # from nothing to a model that answers, in about seven minutes
     regard maps        # one photograph under every map, in seconds
     regard explore     # a page in the browser to play with attention
 
 Tab completion: `regard --install-completion`, then open a new shell. Rerun a command that
-was stopped to resume it. Errors are one line; `--debug` shows where they come from.
+was stopped to resume it. Errors are one line; `--debug` shows the traceback.
 """
 
 
 def main() -> None:
-    """Run the command line; say what it needs, and what went wrong, in one line."""
+    """Run the command line; an error is one line on standard error."""
     try:
         import typer  # noqa: F401
     except ImportError:
         sys.exit("regard: the command line needs some packages more. Try: pip install 'regard[show]'")
-    given = sys.argv[1:]
-    if "--debug" in given:  # before the command or after it
-        given.remove("--debug")
+    arguments = sys.argv[1:]
+    if "--debug" in arguments:  # before the command or after it
+        arguments.remove("--debug")
         os.environ["REGARD_DEBUG"] = "1"
-    app = application(_command_in(given))
+    app = application(_command_in(arguments))
     try:
-        status = app(given, prog_name="regard", standalone_mode=False)
-        if status == STOPPED:  # some releases of typer tell it so
+        status = app(arguments, prog_name="regard", standalone_mode=False)
+        if status == STOPPED:  # some releases of typer return the status, others raise Abort
             raise KeyboardInterrupt
         sys.exit(status)
     except BaseException as error:
@@ -55,14 +55,14 @@ def main() -> None:
         _complain(error)
 
 
-def _command_in(given: list[str]) -> str | None:
-    """The command that was given, if it is one; the others need not be imported then."""
-    first = next((word for word in given if not word.startswith("-")), None)
+def _command_in(arguments: list[str]) -> str | None:
+    """The command among the arguments, the only one to import; None if there is none."""
+    first = next((word for word in arguments if not word.startswith("-")), None)
     return first if any(first in names for names in GROUPS.values()) else None
 
 
 def application(command: str | None = None) -> typer.Typer:
-    """The application with all commands, or with one alone."""
+    """The application with all commands, or with one command only."""
     import typer
 
     app = typer.Typer(
@@ -71,22 +71,22 @@ def application(command: str | None = None) -> typer.Typer:
 
     @app.callback()
     def root(
-        debug: bool = typer.Option(False, "--debug", help="Show where an error comes from; anywhere in the line."),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; at any place in the line."),
     ) -> None:
         """See HELP."""
 
     for group, names in GROUPS.items():
         for name in names if command is None else {command} & set(names):
             import_module(f"regard.cli.{name}").add(app)
-            everything: list[Any] = [*app.registered_commands, *app.registered_groups]
-            for added in everything:
-                if not isinstance(added.rich_help_panel, str):
-                    added.rich_help_panel = group
+            registered: list[Any] = [*app.registered_commands, *app.registered_groups]
+            for entry in registered:
+                if not isinstance(entry.rich_help_panel, str):
+                    entry.rich_help_panel = group
     return app
 
 
 def _complain(error: BaseException) -> NoReturn:
-    """One line on standard error, and the status."""
+    """Print the error in one line on standard error, and exit with its status."""
     from regard._problem import Problem
 
     if isinstance(error, Problem | OSError):
@@ -102,11 +102,13 @@ def _complain(error: BaseException) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]
         sys.exit(2)
-    if callable(said := getattr(error, "format_message", None)):  # a mistake in the command itself
+    if callable(
+        message := getattr(error, "format_message", None)
+    ):  # wrong usage: an unknown option, a missing argument
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "regard"
-        print(f"regard: {' '.join(said().split()).rstrip('.')}. Try: {command} --help", file=sys.stderr)
+        print(f"regard: {' '.join(message().split()).rstrip('.')}. Try: {command} --help", file=sys.stderr)
         sys.exit(2)
-    words = " ".join(str(error).split())
+    text = " ".join(str(error).split())
     hint = "Not foreseen: run it again with --debug, and report what it shows."
-    sys.exit(f"regard: {type(error).__name__}: {words} {hint}")
+    sys.exit(f"regard: {type(error).__name__}: {text} {hint}")

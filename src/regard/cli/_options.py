@@ -1,4 +1,4 @@
-"""Options of a command that are made of a dataclass of settings: names, types, bounds, help and defaults."""
+"""Options of a command, derived from a dataclass of settings: names, types, bounds, help and defaults."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 
 from regard._problem import Problem
-from regard.training._setting import Setting, changed, settings_in
+from regard.training._setting import SettingEntry, changed, settings_in
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Derived:
-    """Settings that a command takes as options, each with a default that is said in its help.
+    """Settings that a command takes as options, each with its default in its help.
 
-    presets: the defaults by the name of a preset; what all have is said once.
-    panel: the title of their part of the page.
-    inner: titles for the settings of a dataclass inside, by the name of its field.
-    without: settings that the command decides itself.
-    only: if there are any, the settings that it takes, and no others.
+    kind: the dataclass of settings.
+    panel: the title above the options on the help page.
+    presets: settings by the name of a preset, whose values the help shows as defaults; default: those of `kind`.
+    inner: titles for the settings of a nested dataclass, by the name of its field.
+    without: settings that are no options.
+    only: the settings that are options; if empty, all of them.
     """
 
     kind: type
@@ -40,15 +41,16 @@ class Derived:
     without: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingEntry]:
         """Those that become options."""
         known = settings_in(self.kind)
         if unknown := (self.without | self.only) - known.keys():
             raise TypeError(f"{self.kind.__name__} has no setting {min(unknown)!r}.")
-        return [one for name, one in known.items() if name not in self.without and (not self.only or name in self.only)]
+        names = (self.only or known.keys()) - self.without
+        return [setting for name, setting in known.items() if name in names]
 
-    def option(self, setting: Setting) -> inspect.Parameter:
-        """The option of a setting; None where it is not given, so that the preset decides."""
+    def option(self, setting: SettingEntry) -> inspect.Parameter:
+        """The option of a setting. Its default is None, which leaves the value of the preset."""
         info = typer.Option(
             *setting.flags,
             min=setting.at_least,
@@ -60,9 +62,9 @@ class Derived:
         kind = Annotated[_type(setting) | None, info]  # type: ignore[valid-type]
         return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
-    def _default(self, setting: Setting) -> str:
-        """What most presets have, and those that have something else."""
-        values = {name: _shown(setting, setting.of(made)) for name, made in self.presets.items()}
+    def _default(self, setting: SettingEntry) -> str:
+        """The commonest value among the presets, and the presets that have another."""
+        values = {name: _shown(setting, setting.of(preset)) for name, preset in self.presets.items()}
         values = values or {"": _shown(setting, setting.of(self.kind()))}
         usual, _ = Counter(values.values()).most_common(1)[0]
         others = [f"{name} {value}" for name, value in values.items() if value != usual]
@@ -70,10 +72,10 @@ class Derived:
 
 
 def derived(**groups: Derived) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command the options of settings, in place of parameters of its own.
+    """Replace parameters of a command by options that are derived from settings.
 
-    Each keyword names a parameter of the command, which receives a dictionary of what was given on the command line, by
-    the names of the settings. Two options of one name are a TypeError.
+    Each keyword names a parameter of the command, which receives a dictionary from the names of settings to the values
+    on the command line. Two options of one name are a TypeError.
 
     >>> from regard.training import Running
     >>> @derived(running=Derived(Running, "How it runs"))
@@ -84,26 +86,26 @@ def derived(**groups: Derived) -> Callable[[Callable[..., T]], Callable[..., T]]
     """
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
-        own = inspect.signature(function, eval_str=True)
-        parameters = {name: one for name, one in own.parameters.items() if name not in groups}
-        belongs: dict[str, str] = {}
+        signature = inspect.signature(function, eval_str=True)
+        parameters = {name: one for name, one in signature.parameters.items() if name not in groups}
+        targets: dict[str, str] = {}  # from the name of a setting to the parameter that receives it
         for target, group in groups.items():
             for setting in group.settings():
                 if setting.name in parameters:
                     raise TypeError(f"{function.__name__} has two options {setting.name!r}. Leave one out.")
                 parameters[setting.name] = group.option(setting)
-                belongs[setting.name] = target
+                targets[setting.name] = target
 
         @functools.wraps(function)
         def command(**values: Any) -> T:
             changes: dict[str, dict[str, Any]] = {target: {} for target in groups}
-            for name, target in belongs.items():
+            for name, target in targets.items():
                 if (value := values.pop(name, None)) is not None:
                     changes[target][name] = value.value if isinstance(value, enum.Enum) else value
             return function(**values, **changes)
 
         keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters.values()]
-        command.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in keywords}
         return command
 
@@ -111,7 +113,7 @@ def derived(**groups: Derived) -> Callable[[Callable[..., T]], Callable[..., T]]
 
 
 def applied(settings: T, changes: Mapping[str, Any]) -> T:
-    """Settings with what was given on the command line; what is wrong with it is said in one line.
+    """Settings with the values from the command line; a wrong value is a `Problem` of one line.
 
     >>> from regard.training import Running
     >>> applied(Running(), {"num_nodes": 0})
@@ -125,13 +127,13 @@ def applied(settings: T, changes: Mapping[str, Any]) -> T:
 
 
 def only_first_speaks() -> None:
-    """Be silent in the further processes that Lightning started with the same command."""
+    """Print nothing in the further processes that Lightning started with the same command."""
     if not is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def is_first() -> bool:
-    """Whether this is the first of the processes that train together.
+    """Whether this is the first of the processes that train together (rank 0).
 
     >>> is_first()
     True
@@ -139,8 +141,8 @@ def is_first() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
 
-def _type(setting: Setting) -> Any:
-    """The type that typer makes a value of."""
+def _type(setting: SettingEntry) -> Any:
+    """The type that typer converts the text of an option to."""
     if setting.parse is not None:
         return str
     kind = setting.type
@@ -151,8 +153,8 @@ def _type(setting: Setting) -> Any:
     return kind
 
 
-def _parser(setting: Setting) -> Callable[[str], Any] | None:
-    """`parse`, but its complaint names the option; typer would only repeat the value."""
+def _parser(setting: SettingEntry) -> Callable[[str], Any] | None:
+    """`setting.parse`, with errors that name the option; typer's name only the value."""
     parse = setting.parse
     if parse is None:
         return None
@@ -167,15 +169,15 @@ def _parser(setting: Setting) -> Callable[[str], Any] | None:
 
 
 class _Refused(Exception):
-    """A value that cannot be parsed; not a ValueError, of which typer would keep nothing."""
+    """A value that cannot be parsed; not a ValueError, whose message typer drops."""
 
     def format_message(self) -> str:
-        """As the command line's own mistakes are told."""
+        """The message, under the name that click's usage errors have."""
         return str(self)
 
 
-def _shown(setting: Setting, value: Any) -> str:
-    """A default as it would be given."""
+def _shown(setting: SettingEntry, value: Any) -> str:
+    """A default as it is written on the command line."""
     if value is None or value in ((), {}):
         return "none"
     if isinstance(value, bool):

@@ -16,19 +16,19 @@ def add(app: typer.Typer) -> None:
 
 
 def ask(
-    checkpoint: Path = typer.Argument(..., help="The folder of a run, or of an exported model."),
-    picture: Path = typer.Argument(..., help="The file of a picture."),
-    question: str = typer.Argument(..., help="A question about it."),
+    checkpoint: Path = typer.Argument(..., help="The folder of a run of regard train, or of an exported model."),
+    picture: Path = typer.Argument(..., help="A picture file."),
+    question: str = typer.Argument(..., help="A question about the picture."),
     attention: str | None = typer.Option(
         None,
-        help=f"The output attention to look with: {WRITTEN}. By default the one that it was trained with.",
+        help=f"The output attention: {WRITTEN}. (default: the one of the training)",
     ),
-    as_json: bool = typer.Option(False, "--json", help="Everything as JSON: scores, weights, density."),
+    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON: scores, weights, density."),
 ) -> None:
     """Ask a trained model about a picture: the answer, and where it looked.
 
-    `--attention` looks with another attention than the one it was trained with; all have the same parameters. `--json`
-    prints everything: scores, weights, effective weights, density.
+    `--attention` replaces the attention of the training by another; all have the same parameters. `--json` prints
+    everything: scores, weights, effective weights, density.
 
         regard ask out/vqa cat.jpg "What colour is the cat?"
         regard ask out/vqa cat.jpg "What colour is the cat?" --attention continuous-sparsemax --json

@@ -14,11 +14,12 @@ def add(app: typer.Typer) -> None:
     app.command()(bench)
 
 
-def bench(names: list[str] = typer.Argument(None, help="Which benchmarks; all of them unless given.")) -> None:
+def bench(
+    names: list[str] = typer.Argument(None, help="The benchmarks to run. (default: all)"),
+) -> None:
     """Measure every algorithm against its peers on this machine: tables, JSON, docs/benchmarks.md and a plot.
 
-    Works in a clone of the project,
-    where the benchmarks are.
+    Works in a clone of the project, where the benchmarks are.
 
         regard bench
         regard bench maps transport page

@@ -10,7 +10,7 @@ import typer
 from regard.cli._options import Derived, applied, derived
 from regard.training import Running
 from regard.vqa.kinds import COMPARED
-from regard.vqa.train import PRESETS, TrainSettings
+from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
 
 COMPARED_NAMES = list(map(str, COMPARED))
 
@@ -24,7 +24,7 @@ def add(app: typer.Typer) -> None:
     changes=Derived(
         TrainSettings,
         "The runs",
-        presets={name: make() for name, make in PRESETS.items()},
+        presets={name: make() for name, make in TRAIN_PRESETS.items()},
         inner={"model": "The models"},
         without=frozenset({"attention", "seed", "patience"}),
     ),
@@ -36,21 +36,23 @@ def compare(
     changes: dict[str, Any],
     running: dict[str, Any],
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, or a file with a column split."),
-    features: Path = typer.Option(Path("out/features"), help="The folder that regard features has written."),
+    features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
     out: Path = typer.Option(Path("out/compare"), help="The folder of the runs; rerun to resume, or to add seeds."),
     attention: list[str] = typer.Option(
-        COMPARED_NAMES, help="Output attentions to train; regard ask --help lists them."
+        COMPARED_NAMES, help="An output attention to train; repeat for several. regard ask --help lists them."
     ),
-    seeds: int = typer.Option(3, min=1, help="Trainings of each kind."),
-    preset: str = typer.Option("relations", help="The settings to begin with: relations, small or thesis (Table 6.1)."),
-    test: str = typer.Option("test", help="The split to report on; it must have answers."),
-    unseen: str | None = typer.Option("pairs", help="A split for the last column, if it is there."),
-    workers: int = typer.Option(2, min=1, help="Trainings at the same time, each on one core."),
+    seeds: int = typer.Option(3, min=1, help="Trainings per attention."),
+    preset: str = typer.Option(
+        "relations", help="Defaults of the settings below: relations, small or thesis (Table 6.1)."
+    ),
+    test: str = typer.Option("test", help="The split to evaluate on; it must have answers."),
+    unseen: str | None = typer.Option("pairs", help="A split for the last column; ignored if missing."),
+    workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
 ) -> None:
-    """Train attention kinds side by side with several seeds, and print the tables of the thesis with intervals.
+    """Train several attentions with several seeds each, and print the tables of the thesis with intervals.
 
-    Beside them: a model that sees the question alone, and the commonest answer. What is in the folder is kept, so that
-    it can be stopped, and seeds added later.
+    The tables also have two baselines: a model that sees the question alone, and the commonest answer. Finished runs in
+    the folder are reused: rerun to resume, or with more `--seeds` to add some.
 
         regard compare out/scenes --features out/features --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
@@ -63,7 +65,7 @@ def compare(
     from regard.vqa.kinds import parse
     from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
-    from regard.vqa.train import preset_training
+    from regard.vqa.settings import preset_training
 
     for kind in attention:
         try:
@@ -77,11 +79,11 @@ def compare(
             unseen = None
     settings = applied(preset_training(preset), changes)
     how = applied(Running(progress=False), running)
-    began = time.monotonic()
+    start = time.monotonic()
 
     def progress(share: float) -> None:
-        spent = time.monotonic() - began
-        left = f", about {spent * (1 - share) / share / 60:.0f} min left" if share > 0.01 else ""
+        elapsed = time.monotonic() - start
+        left = f", about {elapsed * (1 - share) / share / 60:.0f} min left" if share > 0.01 else ""
         typer.echo(f"\r{share:.0%} of the training{left}   ", err=True, nl=False)
 
     result = compare_kinds(

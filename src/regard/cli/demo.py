@@ -15,13 +15,13 @@ def add(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Path = typer.Option(Path("out/demo"), help="Where everything goes; what is there is used again."),
-    workers: int = typer.Option(2, min=1, help="Trainings at the same time, each on one core."),
+    out: Path = typer.Option(Path("out/demo"), help="The folder for all results; rerun to resume."),
+    workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
 ) -> None:
     """From nothing to answers: draw scenes, pretrain a backbone without labels, train two models, show what they see.
 
-    About seven minutes on two idle cores. Everything goes into one folder; what is there is used again, so that a run
-    that was stopped goes on. At the end: a table of accuracies beside the question alone, and `report.html`.
+    About seven minutes on two idle cores. Everything is written to one folder; rerun to resume. At the end: a table of
+    accuracies with that of the question alone, and `report.html`.
 
         regard demo
         regard demo --out /tmp/demo --workers 4
@@ -32,15 +32,15 @@ def demo(
 
     typer.echo("Scenes, SwAV, features, two models, a report: about seven minutes on two idle cores.", err=True)
     try:
-        made = run(out, workers=workers)
+        result = run(out, workers=workers)
     except OSError as error:
         raise Problem(f"cannot write {out}: {error.strerror}. Choose another place with --out.") from error
-    typer.echo(made.table)
+    typer.echo(result.table)
     typer.echo("")
-    typer.echo(f"The question alone gives {made.question_only:.1f} %.")
-    for kind, accuracy in made.accuracy.items():
+    typer.echo(f"The question alone gives {result.question_only:.1f} %.")
+    for kind, accuracy in result.accuracy.items():
         typer.echo(f"{kind} answers {accuracy:.1f} % of the questions about new scenes.")
-    typer.echo(f"{made.seconds:.0f} s. What the models looked at: open {made.report}")
-    model = DemoFolder(made.out).model(str(DEMO[-1]))
+    typer.echo(f"{result.seconds:.0f} s. What the models looked at: open {result.report}")
+    model = DemoFolder(result.out).model(str(DEMO[-1]))
     typer.echo(f"Ask it yourself: regard ask {model} PICTURE QUESTION")
     typer.echo(f"Or on a page: regard explore {model}")

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
-#: What each extra brings, by the name of one package of it.
+#: From an extra to one of its packages.
 EXTRAS = {
     "show": "matplotlib",
     "swav": "lightning",
@@ -25,10 +25,9 @@ def add(app: typer.Typer) -> None:
 
 
 def doctor() -> None:
-    """Say what is installed and what is missing: versions, threads, devices, native kernels, extras.
+    """Print what is installed and what is missing: versions, threads, devices, native kernels, extras.
 
-    For each extra that is missing it says how to get it.
-    Put its output into a report of a problem.
+    For each missing extra, the command that installs it. Paste the output into a bug report.
 
         regard doctor
     """
@@ -51,5 +50,5 @@ def doctor() -> None:
             lines[f"[{extra}]"] = f"{package} {version(package)}"
         except PackageNotFoundError:
             lines[f"[{extra}]"] = f"missing: pip install 'regard[{extra}]'"
-    for name, found in lines.items():
-        typer.echo(f"{name:<16}{found}")
+    for name, text in lines.items():
+        typer.echo(f"{name:<16}{text}")

@@ -1,4 +1,4 @@
-"""`regard evaluate`: what it does depends on what the folder holds."""
+"""`regard evaluate`: of a backbone or of a model that answers questions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ def add(app: typer.Typer) -> None:
 
 
 def evaluate(
-    model: Path = typer.Argument(..., help="The folder of a run, or of a backbone."),
-    data: Path = typer.Argument(None, help="Labelled data. Without it: what the model's kind has built in."),
-    test: Path = typer.Option(None, help="Data to test on; else a part of the data is kept for it."),
-    out: Path = typer.Option(None, help="Also write the numbers here, as JSON."),
+    model: Path = typer.Argument(..., help="The folder of a run, an exported model or a backbone."),
+    data: Path = typer.Argument(
+        None,
+        help="Labelled pictures, or questions with answers. (default for a backbone: scikit-learn's digits)",
+    ),
+    test: Path = typer.Option(
+        None, help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)"
+    ),
+    out: Path = typer.Option(
+        None, help="Where to write the numbers: for a backbone a JSON file, else a folder. (default: nowhere)"
+    ),
 ) -> None:
     """Evaluate a model on labelled data that it has not seen.
 
-    A backbone: nearest neighbours and a linear probe, with the untrained one and raw pixels beside it, and intervals. A
-    model that answers: the official accuracy, attention quality, and other attentions.
+    A backbone: nearest neighbours (k-NN) and a linear probe, compared with an untrained backbone and raw pixels, with
+    intervals. A model that answers questions: the official accuracy and the attention quality, also with other
+    attentions.
 
         regard evaluate out/photos labelled/
-        regard evaluate out/vqa out/scenes --out accuracy.json
+        regard evaluate out/vqa out/scenes --out out/vqa/evaluation
     """
     from regard._problem import Problem
     from regard.training import read_config
@@ -44,14 +52,14 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
     from regard.pictures import Pictures, open_pictures
     from regard.swav import digits, evaluate_backbone
 
-    learn: Pictures
-    check: Pictures | None
+    train: Pictures
+    held_out: Pictures | None
     if data is None:
-        learn, check = digits()
+        train, held_out = digits()
         typer.echo("No data given: scikit-learn's digits.")
     else:
-        learn, check = open_pictures(data), None if test is None else open_pictures(test)
-    evaluation = evaluate_backbone(load_backbone(model), learn, check)
+        train, held_out = open_pictures(data), None if test is None else open_pictures(test)
+    evaluation = evaluate_backbone(load_backbone(model), train, held_out)
     typer.echo(evaluation.table())
     if out is not None:
         with replacing(out) as beside:
@@ -60,7 +68,7 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
 
 
 def _of_questions(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
-    """Accuracy and attention quality, with the attention it was trained with and with others."""
+    """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
     from regard.vqa.evaluate_run import evaluate_run
 
@@ -72,5 +80,5 @@ def _of_questions(model: Path, data: Path | None, test: Path | None, out: Path |
         typer.echo(f"Numbers and answers: {out}")
 
 
-# By the "kind" in a folder's config.json.
+# From the "kind" in a folder's config.json to its evaluation.
 EVALUATIONS = {"backbone": _of_pictures, "swav": _of_pictures, "vqa": _of_questions}

@@ -9,7 +9,9 @@ import typer
 
 def add(app: typer.Typer) -> None:
     """Add the group of commands."""
-    group = typer.Typer(no_args_is_help=True, help="Write a trained model or a part of it for use elsewhere.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Write a trained model, or its backbone, to a folder for the Hugging Face Hub."
+    )
     group.command("backbone")(backbone)
     group.command("model")(model)
     group.callback()(lambda: None)
@@ -17,13 +19,17 @@ def add(app: typer.Typer) -> None:
 
 
 def backbone(
-    run: Path = typer.Argument(..., help="The folder of a run, finished or not."),
+    run: Path = typer.Argument(..., help="The folder of a run of regard pretrain, finished or not, or of a backbone."),
     out: Path = typer.Option(Path("out/backbone"), help="The folder to write."),
-    license: str | None = typer.Option(None, help="For the card, as the Hugging Face Hub writes it: apache-2.0, mit."),
+    license: str | None = typer.Option(
+        None,
+        help="License for the model card, by its identifier on the Hugging Face Hub: apache-2.0, mit. (default: none)",
+    ),
 ) -> None:
-    """Write the backbone of a run as safetensors, config.json and a card; transformers' own load with `AutoModel` too.
+    """Write the backbone of a run: safetensors, config.json and a model card.
 
-    The run may be finished or not: the newest checkpoint is taken. The folder is one that the Hugging Face Hub takes.
+    Of an unfinished run, that of the newest checkpoint. The folder can be uploaded to the Hugging Face Hub; a backbone
+    from transformers can be loaded by its `AutoModel` too.
 
         regard export backbone out/photos --out my-backbone
     """
@@ -31,25 +37,28 @@ def backbone(
     from regard.swav import load_pretraining
     from regard.training import latest
 
-    made = load_pretraining(run).backbone if latest(run) is not None else load_backbone(run)
-    folder = made.save_pretrained(out, card=made.card(out.resolve().name, license=license))
-    typer.echo(f"{folder}: {made.dim} features, fingerprint {fingerprint(made)}")
+    network = load_pretraining(run).backbone if latest(run) is not None else load_backbone(run)
+    folder = network.save_pretrained(out, card=network.card(out.resolve().name, license=license))
+    typer.echo(f"{folder}: {network.dim} features, fingerprint {fingerprint(network)}")
 
 
 def model(
     run: Path = typer.Argument(..., help="The folder of a run of regard train."),
     out: Path = typer.Option(Path("out/model"), help="The folder to write."),
     results: Path | None = typer.Option(
-        None, help="What regard evaluate --out has written; unless given, evaluation/ in the run's folder."
+        None, help="The folder written by regard evaluate --out. (default: evaluation/ in the run's folder)"
     ),
-    license: str | None = typer.Option(None, help="For the card, as the Hugging Face Hub writes it: apache-2.0, mit."),
+    license: str | None = typer.Option(
+        None,
+        help="License for the model card, by its identifier on the Hugging Face Hub: apache-2.0, mit. (default: none)",
+    ),
 ) -> None:
-    """Write a model that answers, with its words, answers and backbone, as the Hugging Face Hub takes it.
+    """Write a model that answers questions, with its vocabulary, answers and backbone, for the Hugging Face Hub.
 
-    The folder has model.safetensors, config.json, vocabulary.json, the backbone and a card, README.md. The card says
-    how accurate the model is and where it looked, if it was evaluated: `regard evaluate out/vqa out/scenes --out
-    out/vqa/evaluation`. `regard ask` and `regard evaluate` take the folder as they take a run, and Python does by
-    `Predictor.from_pretrained`; `hf upload me/my-model my-model` brings it to the Hub.
+    The folder has model.safetensors, config.json, vocabulary.json, the backbone and a model card, README.md. The card
+    gives the accuracy and the attention quality if the model was evaluated: `regard evaluate out/vqa out/scenes --out
+    out/vqa/evaluation`. `regard ask`, `regard evaluate` and, in Python, `Predictor.from_pretrained` take the folder;
+    `hf upload me/my-model my-model` uploads it to the Hub.
 
         regard export model out/vqa --out my-model --license apache-2.0
     """
@@ -60,5 +69,5 @@ def model(
     if results is not None:
         predictor.results = Results.read(results)
     folder = predictor.save_pretrained(out, card=predictor.card(out.resolve().name, license=license))
-    known = "evaluated on " + ", ".join(predictor.results.splits) if predictor.results else "not evaluated"
-    typer.echo(f"{folder}: {predictor.attention}, {len(predictor.answers)} answers, {known}")
+    evaluated = "evaluated on " + ", ".join(predictor.results.splits) if predictor.results else "not evaluated"
+    typer.echo(f"{folder}: {predictor.attention}, {len(predictor.answers)} answers, {evaluated}")

@@ -12,11 +12,11 @@ def add(app: typer.Typer) -> None:
     app.command()(maps)
 
 
-def maps(out: Path = typer.Option(Path("out/maps.png"), help="The picture to write.")) -> None:
-    """Put the maps side by side on a photograph: where does one patch look?
+def maps(out: Path = typer.Option(Path("out/maps.png"), help="The PNG file to write.")) -> None:
+    """Draw the attention of one patch of a photograph under every map, side by side.
 
-    Writes a picture, and prints for each map how many patches have weight, the entropy, and how ragged it is. Needs no
-    training and no data.
+    Writes a picture, and prints per map the size of the support, the entropy and the total variation. Needs no training
+    and no data.
 
         regard maps
         regard maps --out maps.png

@@ -28,21 +28,21 @@ def pretrain(
     running: dict[str, Any],
     pictures: Path | None = typer.Argument(
         None,
-        help="A folder of pictures (at any depth), a tar or a folder of tars, an .npy or .npz file, a saved HF "
-        "dataset. Without it: scikit-learn's digits.",
+        help="A folder of pictures (at any depth), a tar or a folder of tars, an .npy or .npz file, a saved Hugging "
+        "Face dataset. (default: scikit-learn's digits)",
         show_default=False,
     ),
     out: Path = typer.Option(Path("out/pretrain"), help="The folder of the run; rerun to resume."),
     preset: str | None = typer.Option(
         None,
-        help="The settings to begin with: digits, small (32 px), scenes (80 px) or photos (224 px). (default: small; "
-        "without pictures digits)",
+        help="Defaults of the settings below: digits, small (32 px), scenes (80 px) or photos (224 px). (default: "
+        "small; without pictures digits)",
     ),
 ) -> None:
     """Pretrain a backbone on pictures without labels, by swapped assignments between views (SwAV).
 
-    The folder of the run gets `backbone/` (the result), `log.csv`, `prototypes.png` and checkpoints. Rerun the command
-    to resume it. Labels, if the pictures have any, are used only to evaluate at the end.
+    The folder of the run gets `backbone/` (the result), `log.csv`, `prototypes.png` and checkpoints. Rerun to
+    resume. Labels, if the pictures have any, are used only for the evaluation at the end.
 
         regard pretrain                                          # scikit-learn's digits, a few minutes
         regard pretrain photos/ --preset small --steps 3000 --prototypes 100 --out out/photos
@@ -59,11 +59,11 @@ def pretrain(
     )
     warnings.simplefilter("always", CollapseWarning)
     only_first_speaks()
-    if "backbone" in changes:  # another one than the preset's, which its options are for
+    if "backbone" in changes:  # the options in the preset belong to its own backbone
         changes.setdefault("backbone_options", {})
     settings = named(preset or ("digits" if pictures is None else "small"), **changes)
-    test: Pictures | None = None
     source: Pictures
+    test: Pictures | None = None
     if pictures is None:
         source, test = digits()
         typer.echo(f"scikit-learn's digits: {len(source)} pictures to learn from, {len(test)} to test on.")

@@ -13,19 +13,21 @@ def add(app: typer.Typer) -> None:
 
 
 def scenes(
-    folder: Path = typer.Argument(..., help="Where to write."),
-    train: int = typer.Option(18000, min=0, help="Scenes to train on; up to seven questions each."),
-    val: int = typer.Option(300, min=0, help="Scenes to choose settings on."),
-    test: int = typer.Option(500, min=0, help="Scenes to report on."),
-    pairs: int = typer.Option(300, min=0, help="Scenes with pairs of colour and shape that training never shows."),
-    seed: int = typer.Option(0, help="Another seed, another benchmark; the same seed, the same bytes."),
+    folder: Path = typer.Argument(..., help="The folder to write."),
+    train: int = typer.Option(18000, min=0, help="Scenes in the split train; each has up to seven questions."),
+    val: int = typer.Option(300, min=0, help="Scenes in the split val, to choose settings on."),
+    test: int = typer.Option(500, min=0, help="Scenes in the split test, to report on."),
+    pairs: int = typer.Option(
+        300, min=0, help="Scenes in the split pairs: pairs of colour and shape that train lacks."
+    ),
+    seed: int = typer.Option(0, help="Of the random numbers; the same seed gives the same bytes."),
     size: int = typer.Option(80, min=32, help="Side of a picture in pixels."),
-    workers: int = typer.Option(2, min=1, help="Processes that draw; the bytes are the same."),
+    workers: int = typer.Option(2, min=1, help="Processes; any number writes the same bytes."),
 ) -> None:
-    """Write the embedded benchmark in the form of VQA-v2: pictures, questions, answers, regions.
+    """Write the embedded benchmark in the format of VQA-v2: pictures, questions, answers, regions.
 
-    Pictures of simple objects and seven families of questions, drawn from a seed: the same seed gives the same bytes on
-    every machine. `pairs` shows pairs of colour and shape that training never does.
+    Pictures of simple objects and seven families of questions, generated from a seed: the same seed gives the same
+    bytes on every machine. The split `pairs` shows pairs of colour and shape that `train` never does.
 
         regard scenes out/scenes
         regard scenes out/small --train 500 --val 100 --test 100 --pairs 0
@@ -36,10 +38,10 @@ def scenes(
     counts = {"train": train, "val": val, "test": test, "pairs": pairs}
     for split, count in counts.items():
         if count:
-            made = Scenes(split, count, seed, size)  # type: ignore[arg-type]
+            benchmark = Scenes(split, count, seed, size)  # type: ignore[arg-type]
             try:
-                write_scenes(made, folder, workers=workers)
+                write_scenes(benchmark, folder, workers=workers)
             except OSError as error:
                 raise Problem(f"cannot write {folder}: {error.strerror}. Choose another folder.") from error
-            typer.echo(f"{split}: {count} scenes, {len(made.questions)} questions")
+            typer.echo(f"{split}: {count} scenes, {len(benchmark.questions)} questions")
     typer.echo(f"Written to {folder}")

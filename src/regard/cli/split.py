@@ -14,16 +14,16 @@ def add(app: typer.Typer) -> None:
 
 def split(
     data: Path = typer.Argument(..., help="A JSONL or a CSV file without a column split."),
-    out: Path | None = typer.Option(None, help="The file to write; unless given, NAME-split beside it."),
-    val: float = typer.Option(0.1, min=0, max=1, help="Share of the pictures to choose settings on."),
-    test: float = typer.Option(0.1, min=0, max=1, help="Share of the pictures to report on."),
-    seed: int = typer.Option(0, help="Another seed, other pictures."),
+    out: Path | None = typer.Option(None, help="The file to write. (default: NAME-split beside DATA)"),
+    val: float = typer.Option(0.1, min=0, max=1, help="Share of the pictures in the split val, to choose settings on."),
+    test: float = typer.Option(0.1, min=0, max=1, help="Share of the pictures in the split test, to report on."),
+    seed: int = typer.Option(0, help="Decides, with a picture's name, on its split."),
 ) -> None:
-    """Hold pictures out of training: write a file of questions again with a column `split`.
+    """Hold pictures out of training: copy a file of questions, with a new column `split`.
 
-    A picture goes with all its questions, so that none is in two splits; its name and the seed decide, so that rows
-    added later change nothing for the others. All commands read the column. Two copies of a picture under two names are
-    two pictures to it.
+    All questions about a picture go to the same split, which depends on the picture's name and the seed alone: rows
+    added later change nothing for the others. All commands read the column. Two copies of a picture under two names
+    count as two pictures.
 
         regard split mine.jsonl
         regard split mine.csv --val 0 --test 0.2 --out mine-train-test.csv

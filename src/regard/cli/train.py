@@ -9,7 +9,7 @@ import typer
 
 from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.training import Running
-from regard.vqa.train import PRESETS, TrainSettings
+from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
 
 
 def add(app: typer.Typer) -> None:
@@ -19,7 +19,10 @@ def add(app: typer.Typer) -> None:
 
 @derived(
     changes=Derived(
-        TrainSettings, "The run", presets={name: make() for name, make in PRESETS.items()}, inner={"model": "The model"}
+        TrainSettings,
+        "The run",
+        presets={name: make() for name, make in TRAIN_PRESETS.items()},
+        inner={"model": "The model"},
     ),
     running=Derived(Running, "How it runs"),
 )
@@ -27,18 +30,26 @@ def train(
     changes: dict[str, Any],
     running: dict[str, Any],
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
-    features: Path = typer.Option(Path("out/features"), help="The folder that regard features has written."),
-    end_to_end: str | None = typer.Option(None, help="A backbone to train too, on pictures, in place of --features."),
-    size: int | None = typer.Option(None, min=8, help="Side of the pictures for --end-to-end, in pixels."),
+    features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
+    end_to_end: str | None = typer.Option(
+        None, help="A backbone to train too, on the pictures, instead of --features. (default: none)"
+    ),
+    size: int | None = typer.Option(
+        None, min=8, help="Side of the pictures for --end-to-end, in pixels. (default: the backbone's)"
+    ),
     out: Path = typer.Option(Path("out/vqa"), help="The folder of the run; rerun to resume."),
-    preset: str = typer.Option("thesis", help="The settings to begin with: thesis (Table 6.1), small or relations."),
+    preset: str = typer.Option(
+        "thesis", help="Defaults of the settings below: thesis (Table 6.1), small or relations."
+    ),
     split: str = typer.Option("train", help="The split to train on."),
-    validation: str | None = typer.Option(None, help="A split to measure on at the end, and for --patience."),
+    validation: str | None = typer.Option(
+        None, help="A split to evaluate on at the end, and for --patience. (default: none)"
+    ),
 ) -> None:
     """Train a model that answers questions about pictures (MCAN).
 
-    Reads what `regard features` has stored, or trains a backbone too with `--end-to-end`. Rerun the command to resume
-    it. With few data lower `--above`: answers that are given less often are not learned.
+    Reads the features of `regard features`, or trains a backbone too with `--end-to-end`. Rerun to resume. With few
+    data lower `--above`: rarer answers are not learned.
 
         regard train out/scenes --features out/features --preset small --attention continuous-softmax
         regard train mine.jsonl --preset small --above 1 --out out/mine
@@ -51,23 +62,23 @@ def train(
     from regard.vqa.features import FeatureStore
     from regard.vqa.pixels import PixelStore
     from regard.vqa.read import check_answers, read_questions
-    from regard.vqa.train import preset_training
+    from regard.vqa.settings import preset_training
     from regard.vqa.train import train as run
 
     settings = applied(preset_training(preset), changes)
-    how = applied(Running(), running)
+    run_options = applied(Running(), running)
     records = read_questions(data, split)
     check_answers(records, data, "training")
-    held = read_questions(data, validation) if validation else None
-    if held is not None:
-        check_answers(held, data, "validation")
+    held_out = read_questions(data, validation) if validation else None
+    if held_out is not None:
+        check_answers(held_out, data, "validation")
     store: FeatureStore | PixelStore
     if end_to_end:
-        torch.manual_seed(settings.seed)  # the weights of a backbone that has none
+        torch.manual_seed(settings.seed)  # for the weights of an untrained backbone
         store = PixelStore(records.pictures, make_backbone(end_to_end, size=size), end_to_end)
     else:
         store = FeatureStore.open(features)
-    trained = run(out, records, store, settings, validation=held, running=how)
+    trained = run(out, records, store, settings, validation=held_out, running=run_options)
     typer.echo(f"{trained.fitted.steps} steps in {trained.fitted.seconds:.0f} s, run in {out}")
     if trained.stopped_early:
         typer.echo("Stopped early: the validation accuracy no longer rose.")

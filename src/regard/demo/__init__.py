@@ -1,4 +1,4 @@
-"""The main job, from nothing to answers: what `regard demo` runs."""
+"""The demonstration `regard demo`: from nothing to a model that answers questions."""
 
 from regard.demo.run import TRAINED_KINDS, Demo, DemoFolder, DemoSettings, demo
 

@@ -1,4 +1,4 @@
-"""The main job, from nothing to answers: scenes, a backbone that learned without labels, two models, a report."""
+"""The demonstration: scenes, a backbone pretrained without labels, two models, a report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTS = {"train": 10_000, "val": 200, "test": 400, "pairs": 200}
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """How large the demonstration is."""
+    """The size of the demonstration."""
 
     scenes: dict[str, int]
     pretraining_steps: int
@@ -31,13 +31,13 @@ class DemoSettings:
 
     @classmethod
     def usual(cls) -> DemoSettings:
-        """What `make demo` runs."""
+        """The default settings, about seven minutes on two cores."""
         return cls(dict(COUNTS), 400, 2)
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration made."""
+    """The results of the demonstration."""
 
     out: Path
     table: str
@@ -52,13 +52,13 @@ class Demo:
 class DemoFolder:
     """The folder of the demonstration.
 
-        settings.json    what the rest was made with
+        settings.json    the settings of all other files
         scenes/          pictures and questions
         swav/            the run that pretrains the backbone
         features/        the features of all pictures
         models/          the comparison of the models
         table.txt        its tables
-        report.html      what the models looked at
+        report.html      the attention of the models
 
     >>> DemoFolder(Path("out/demo")).model("mixture-2").as_posix()
     'out/demo/models/mixture-2-0'
@@ -68,7 +68,7 @@ class DemoFolder:
 
     @property
     def settings(self) -> Path:
-        """What the rest was made with."""
+        """The settings of all other files."""
         return self.path / "settings.json"
 
     @property
@@ -92,7 +92,7 @@ class DemoFolder:
         return self.path / "models"
 
     def model(self, kind: str) -> Path:
-        """The run of a kind of attention."""
+        """The run with a kind of attention."""
         from regard.vqa.folder import ComparisonFolder
 
         return ComparisonFolder(self.models).run(kind, 0).path
@@ -104,44 +104,49 @@ class DemoFolder:
 
     @property
     def report(self) -> Path:
-        """What the models looked at."""
+        """The attention of the models."""
         return self.path / "report.html"
 
     def remove_parts(self) -> None:
-        """Remove all that was made with other settings."""
+        """Remove everything that depends on the settings."""
         for part in (self.scenes, self.pretraining, self.features, self.models):
             shutil.rmtree(part, ignore_errors=True)
 
 
 def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, quiet: bool = False) -> Demo:
-    """Run everything that is not there yet into the folder `out`; see the steps below.
+    """Run the demonstration; finished steps in the folder `out` are reused.
 
     Scenes are drawn; a small backbone is pretrained on them with SwAV, without labels; its features are stored; two
-    models are trained side by side, with discrete and with continuous output attention; they are evaluated on scenes
-    that they have not seen, and a report shows what they looked at.
+    models are trained, with discrete and with continuous output attention; they are evaluated on scenes that they have
+    not seen, and a report shows their attention.
+
+    `out`: the folder.
+    `settings`: default `DemoSettings.usual()`.
+    `workers`: processes; default 2.
+    `quiet`: print no progress; default False.
     """
     settings = settings or DemoSettings.usual()
-    folder, began = DemoFolder(out.resolve()), time.monotonic()
-    say = _Say(quiet, settings)
+    folder, start = DemoFolder(out.resolve()), time.monotonic()
+    progress = _Progress(quiet)
     reused: list[str] = []
     if _settings_changed(folder, settings):
         reused.append("nothing: other settings")
-    with say.step("drawing scenes"):
+    with progress.step("drawing scenes"):
         for split in SPLITS:
             write_scenes(Scenes(split, settings.scenes[split]), folder.scenes, workers=workers)
-    _features(folder, settings, say, reused)
-    comparison = _train(folder, settings, say, workers)
-    with say.step("writing the report"):
+    _features(folder, settings, progress, reused)
+    comparison = _train(folder, settings, progress, workers)
+    with progress.step("writing the report"):
         report = _report(folder, settings)
     accuracy = {kind: comparison.accuracy[kind]["overall"][0] for kind in TRAINED_KINDS}
-    blind = comparison.accuracy["question only"]["overall"][0]
+    question_only = comparison.accuracy["question only"]["overall"][0]
     table = comparison.tables()
     with replacing(folder.table) as beside:
         beside.write_text(table + "\n")
-    return Demo(folder.path, table, accuracy, blind, report, time.monotonic() - began, reused)
+    return Demo(folder.path, table, accuracy, question_only, report, time.monotonic() - start, reused)
 
 
-def _features(folder: DemoFolder, settings: DemoSettings, say: _Say, reused: list[str]) -> None:
+def _features(folder: DemoFolder, settings: DemoSettings, progress: _Progress, reused: list[str]) -> None:
     import torch
 
     from regard.backbones import load_backbone
@@ -155,7 +160,7 @@ def _features(folder: DemoFolder, settings: DemoSettings, say: _Say, reused: lis
     if run.has_backbone:
         reused.append("backbone")
     else:
-        with say.step(f"pretraining a backbone with SwAV, {settings.pretraining_steps} steps"):
+        with progress.step(f"pretraining a backbone with SwAV, {settings.pretraining_steps} steps"):
             pictures = torch.stack([read(path) for path in read_questions(folder.scenes, "train").pictures.values()])
             pretrain(
                 pictures,
@@ -163,20 +168,22 @@ def _features(folder: DemoFolder, settings: DemoSettings, say: _Say, reused: lis
                 out=run.path,
                 steps=settings.pretraining_steps,
                 prototypes=min(60, len(pictures)),
-                running=Running(progress=not say.quiet),
+                running=Running(progress=not progress.quiet),
             )
-    with say.step("storing features"):
-        found: dict[str, Path] = {}
+    with progress.step("storing features"):
+        pictures_by_name: dict[str, Path] = {}
         for split in SPLITS:
-            found |= read_questions(folder.scenes, split).pictures
-        make_features(folder.features, found, load_backbone(run.backbone), name=str(run.backbone), stages=True)
+            pictures_by_name |= read_questions(folder.scenes, split).pictures
+        make_features(
+            folder.features, pictures_by_name, load_backbone(run.backbone), name=str(run.backbone), stages=True
+        )
 
 
-def _train(folder: DemoFolder, settings: DemoSettings, say: _Say, workers: int) -> Any:
+def _train(folder: DemoFolder, settings: DemoSettings, progress: _Progress, workers: int) -> Any:
     from regard.vqa.compare import compare_kinds
-    from regard.vqa.train import small_training
+    from regard.vqa.settings import small_training
 
-    with say.step(f"training {' and '.join(TRAINED_KINDS)}, {settings.epochs} epochs") as bar:
+    with progress.step(f"training {' and '.join(TRAINED_KINDS)}, {settings.epochs} epochs") as bar:
         return compare_kinds(
             folder.models,
             folder.scenes,
@@ -191,7 +198,7 @@ def _train(folder: DemoFolder, settings: DemoSettings, say: _Say, workers: int) 
 
 
 def _report(folder: DemoFolder, settings: DemoSettings) -> Path:
-    """Questions of every family from the test split, asked of both models."""
+    """Write a report: questions of the test split with the predictions of both models."""
     from regard.pictures import read
     from regard.report import Entry, write_report
     from regard.vqa.predict import Predictor
@@ -202,51 +209,51 @@ def _report(folder: DemoFolder, settings: DemoSettings) -> Path:
     entries = []
     for record in records.records[:: max(1, len(records) // settings.entries)][: settings.entries]:
         picture = read(records.pictures[record.picture])
-        asked = [predictor.ask(picture, record.question) for predictor in predictors.values()]
-        # The continuous model again, with what else it can do.
-        asked.append(predictors[TRAINED_KINDS[1]].ask(picture, record.question, MixtureOf(2)))
-        entries.append(Entry(picture, f"{record.question} ({record.answers[0]})", asked))
+        predictions = [predictor.ask(picture, record.question) for predictor in predictors.values()]
+        # The continuous model again, with another attention.
+        predictions.append(predictors[TRAINED_KINDS[1]].ask(picture, record.question, MixtureOf(2)))
+        entries.append(Entry(picture, f"{record.question} ({record.answers[0]})", predictions))
     return write_report(folder.report, entries, "What the models looked at")
 
 
 def _settings_changed(folder: DemoFolder, settings: DemoSettings) -> bool:
-    """Whether what is in the folder was made with other settings; it is then made again."""
-    from regard.vqa.train import small_training
+    """Whether the folder has results of other settings, which are then removed."""
+    from regard.vqa.settings import small_training
 
     training = small_training(epochs=settings.epochs).to_json()
-    now = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "training": training})
-    changed = folder.settings.is_file() and folder.settings.read_text() != now
+    current = json.dumps({"scenes": settings.scenes, "steps": settings.pretraining_steps, "training": training})
+    changed = folder.settings.is_file() and folder.settings.read_text() != current
     if changed:
         folder.remove_parts()
     with replacing(folder.settings) as beside:
-        beside.write_text(now)
+        beside.write_text(current)
     return changed
 
 
-class _Say:
-    """What is going on, with a bar and the time that is left, on standard error."""
+class _Progress:
+    """Progress on standard error: the steps, a bar and the time left."""
 
-    def __init__(self, quiet: bool, settings: DemoSettings) -> None:
-        self.quiet, self.settings = quiet, settings
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
         self.terminal = sys.stderr.isatty()
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[float], None]]:
-        began = last = time.monotonic()
+        start = last = time.monotonic()
         self._write(f"{name} ...\n")
 
         def bar(share: float) -> None:
             nonlocal last
             now = time.monotonic()
-            if now - last < (0.5 if self.terminal else 15) or share < 0.02:  # too early to tell
+            if now - last < (0.5 if self.terminal else 15) or share < 0.02:  # too early for an estimate
                 return
             last = now
-            left = (now - began) * (1 - share) / share
+            left = (now - start) * (1 - share) / share
             blocks = "#" * round(30 * share)
             self._write(f"\r  [{blocks:<30}] {share:4.0%}, about {left:.0f} s left", "" if self.terminal else "\n")
 
         yield bar
-        self._write(f"{chr(13) if self.terminal else ''}  {name}: {time.monotonic() - began:.0f} s{' ' * 30}\n")
+        self._write(f"{chr(13) if self.terminal else ''}  {name}: {time.monotonic() - start:.0f} s{' ' * 30}\n")
 
     def _write(self, text: str, end: str = "") -> None:
         if not self.quiet:

@@ -17,12 +17,12 @@ from torch import Tensor
 
 import regard
 from regard._problem import Problem
-from regard.explore._asked import Answer, Batch, Histograms, Play, Points, Trouble
 from regard.explore._guard import Guard
 from regard.explore._limits import Limits
-from regard.explore._moving import assign, move
 from regard.explore._playground import play
+from regard.explore._requests import Answer, Batch, Histograms, Play, Points, Trouble
 from regard.explore._samples import Sample
+from regard.explore._transport import assign, move
 from regard.explore._uploads import decode, read_form
 from regard.explore._work import Busy, Workers
 
@@ -31,8 +31,8 @@ MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
 }
-TROUBLE: dict[int | str, dict[str, Any]] = {
-    413: {"model": Trouble, "description": "Larger than the server takes"},
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    413: {"model": Trouble, "description": "Larger than the server's limit"},
     422: {"model": Trouble, "description": "Something about the request is wrong; the message says what"},
     503: {"model": Trouble, "description": "Busy: ask again in a moment"},
 }
@@ -57,23 +57,23 @@ FORM = {
 }
 
 
-class Asked(Protocol):
-    """A model that answers, and may be asked by several threads at once: `regard.vqa.Predictor`."""
+class Answerer(Protocol):
+    """A model that answers questions, from several threads at once: `regard.vqa.Predictor`."""
 
     @property
     def attentions(self) -> Sequence[str]:
-        """The names of the attentions that it can look with, its own first."""
+        """The names of its attentions, that of the training first."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Each of them in words, by its name."""
+        """From the name of an attention to its label on the page."""
 
     def ask(self, picture: Tensor, question: str, attention: str | None = None) -> Any:
         """A prediction, with `to_json()`."""
 
 
 def create_app(
-    predictor: Asked | None = None,
+    predictor: Answerer | None = None,
     samples: dict[str, Sample] | None = None,
     limits: Limits | None = None,
     *,
@@ -81,9 +81,14 @@ def create_app(
     model: str = "",
     hint: str = "",
 ) -> FastAPI:
-    """The application for one model, which all of `limits.workers` threads ask.
+    """The application for one model, which all threads share.
 
-    Without one, `hint` says how to get it, and the other tabs work. `hosts` are the names it answers to; None for any.
+    `predictor`: the model; default None: the page shows `hint`, and its other tabs work.
+    `samples`: pictures to choose from, by name; default none.
+    `limits`: of requests; default `Limits()`.
+    `hosts`: host names that requests may have; default None, any.
+    `model`: the name of the model on the page.
+    `hint`: how to get a model.
 
     >>> app = create_app(hint="There is no model yet.")
     >>> "/api/playground" in app.openapi()["paths"]
@@ -94,8 +99,8 @@ def create_app(
                   openapi_url="/api/openapi.json")  # fmt: skip
     app.add_middleware(GZipMiddleware, minimum_size=1000)
     app.add_middleware(Guard, limits=limits, hosts=hosts)
-    _say_what_is_wrong(app)
-    _serve_the_page(app, samples)
+    _handle_errors(app)
+    _serve_page(app, samples)
     answering = Workers(limits.workers, limits.waiting)
     playing = Workers(limits.workers, limits.waiting)
     attentions = [] if predictor is None else list(predictor.attentions)
@@ -112,7 +117,7 @@ def create_app(
                        "letters": limits.question_letters},
         }  # fmt: skip
 
-    def answer(asked: Asked, fields: dict[str, str], sent: bytes | None) -> dict[str, Any]:
+    def answer(predictor: Answerer, fields: dict[str, str], upload: bytes | None) -> dict[str, Any]:
         question, attention = fields.get("question", "").strip(), fields.get("attention") or None
         if not question:
             raise Problem("the question is empty. Ask something about the picture.")
@@ -120,56 +125,58 @@ def create_app(
             raise Problem(f"the question has more than {limits.question_letters} letters. Ask something shorter.")
         if attention is not None and attention not in attentions:
             raise Problem(f"there is no attention of that name. Choose one of {', '.join(attentions)}.")
-        if sent is not None:
-            picture = decode(sent, limits)
+        if upload is not None:
+            picture = decode(upload, limits)
         elif fields.get("sample") in samples:
             picture = samples[fields["sample"]].picture
         else:
             raise Problem(f"there is no picture. Send one, or name a sample: {', '.join(samples) or 'there are none'}.")
-        found: dict[str, Any] = asked.ask(picture, question, attention).to_json()
-        return found
+        prediction: dict[str, Any] = predictor.ask(picture, question, attention).to_json()
+        return prediction
 
-    @app.post("/api/ask", responses={200: {"model": Answer}, **TROUBLE}, openapi_extra=FORM,
+    @app.post("/api/ask", responses={200: {"model": Answer}, **ERROR_RESPONSES}, openapi_extra=FORM,
               summary="Ask about a picture: the answer, and where the model looked")  # fmt: skip
     async def ask(request: Request) -> Response:
         if predictor is None:
             raise Problem(hint or "there is no model here.")
         with answering.place():
-            fields, sent = await read_form(request, limits)
-            return await _timed(answering, lambda: answer(predictor, fields, sent))
+            fields, upload = await read_form(request, limits)
+            return await _timed(answering, lambda: answer(predictor, fields, upload))
 
-    @app.post("/api/playground", responses=TROUBLE, summary="Every map and density of a field of scores")
-    async def playground(asked: Play) -> Response:
+    @app.post("/api/playground", responses=ERROR_RESPONSES, summary="Every map and density of a field of scores")
+    async def playground(request: Play) -> Response:
         with playing.place():
-            return await _timed(playing, lambda: play(asked))
+            return await _timed(playing, lambda: play(request))
 
-    @app.post("/api/transport", responses=TROUBLE, summary="The plan and the distance between points or histograms")
-    async def transport(asked: Annotated[Points | Histograms, Body(discriminator="kind")]) -> Response:
+    @app.post(
+        "/api/transport", responses=ERROR_RESPONSES, summary="The plan and the distance between points or histograms"
+    )
+    async def transport(request: Annotated[Points | Histograms, Body(discriminator="kind")]) -> Response:
         with playing.place():
-            return await _timed(playing, lambda: move(asked))
+            return await _timed(playing, lambda: move(request))
 
-    @app.post("/api/assign", responses=TROUBLE, summary="SwAV's assignment of a batch to prototypes")
-    async def assignment(asked: Batch) -> Response:
+    @app.post("/api/assign", responses=ERROR_RESPONSES, summary="SwAV's assignment of a batch to prototypes")
+    async def assignment(request: Batch) -> Response:
         with playing.place():
-            return await _timed(playing, lambda: assign(asked))
+            return await _timed(playing, lambda: assign(request))
 
     return app
 
 
 async def _timed(workers: Workers, job: Callable[[], dict[str, Any]]) -> Response:
-    """The result as JSON, with the time that the work itself took in a header."""
+    """The result of `job` as JSON, with its time in a `server-timing` header."""
 
     def timed() -> tuple[str, float]:
-        began = time.perf_counter()
+        start = time.perf_counter()
         text = json.dumps(job())
-        return text, 1e3 * (time.perf_counter() - began)
+        return text, 1e3 * (time.perf_counter() - start)
 
     text, milliseconds = await workers.do(timed)
     return Response(text, media_type="application/json", headers={"server-timing": f"work;dur={milliseconds:.1f}"})
 
 
-def _serve_the_page(app: FastAPI, samples: dict[str, Sample]) -> None:
-    """The files of the page are read once, here: a request names one of them, and never a path."""
+def _serve_page(app: FastAPI, samples: dict[str, Sample]) -> None:
+    """Serve the files of the page, read once, here: a request names one of them, and never a path."""
     folder = files("regard.explore") / "static"
     page = {f.name: (f.read_bytes(), MEDIA_TYPES[f.name.rpartition(".")[2]]) for f in folder.iterdir() if "." in f.name}
 
@@ -194,8 +201,8 @@ def _serve_the_page(app: FastAPI, samples: dict[str, Sample]) -> None:
         return Response(samples[name].file, media_type=samples[name].kind, headers={"cache-control": "max-age=3600"})
 
 
-def _say_what_is_wrong(app: FastAPI) -> None:
-    """Every error is one line of JSON, and says nothing of the inside."""
+def _handle_errors(app: FastAPI) -> None:
+    """Every error is one line of JSON, without internal details."""
 
     @app.exception_handler(Problem)
     async def problem(_: Request, error: Problem) -> Response:

@@ -1,4 +1,4 @@
-"""How much a visitor may ask of the server."""
+"""Limits of requests to the server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what one request, and all of them together, can cost.
+    """Bounds on the cost of one request, and of all together.
 
-    `workers` answer at the same time and at most `waiting` more requests are held; the next is told that the server is
-    busy. The playground has as many workers of its own, so that slow answers do not hold it up.
+    `picture_bytes`, `picture_pixels`: of an upload.
+    `question_letters`: of a question.
+    `workers`: threads that answer; the playground has as many of its own, so that slow answers do not delay it.
+    `waiting`: requests in the queue; the next one gets status 503, busy.
+    `seconds_to_send`: until the body of a request must have arrived.
 
     >>> Limits(workers=4).body_bytes
     8100000
@@ -25,5 +28,5 @@ class Limits:
 
     @property
     def body_bytes(self) -> int:
-        """The picture, with room for the question and the wrapping around them."""
+        """The size of a request: the picture, the question and the encoding of the form."""
         return self.picture_bytes + 100_000

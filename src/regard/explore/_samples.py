@@ -1,4 +1,4 @@
-"""Pictures to choose from, with questions to start with."""
+"""Sample pictures for the page, with questions about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCENES = 6
 
 @dataclass(frozen=True)
 class Sample:
-    """A picture by name: as bytes of a tensor, as a PNG or JPEG file, and what one might ask about it."""
+    """A sample: the picture (3, H, W) as uint8, its file with the media type `kind`, and questions about it."""
 
     name: str
     picture: Tensor
@@ -30,16 +30,16 @@ def samples() -> dict[str, Sample]:
 
     from regard.scenes import Scenes
 
-    made = {}
+    result = {}
     scenes = Scenes("test", SCENES)
     for number in range(SCENES):
         picture = scenes.picture(number)
-        written = io.BytesIO()
-        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(written, "PNG")
-        asked = tuple(q.text for q in scenes.questions if q.picture == number)
+        file = io.BytesIO()
+        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(file, "PNG")
+        questions = tuple(q.text for q in scenes.questions if q.picture == number)
         name = f"scene-{number + 1}"
-        made[name] = Sample(name, picture, written.getvalue(), "image/png", asked)
+        result[name] = Sample(name, picture, file.getvalue(), "image/png", questions)
     photograph = (files("regard") / "assets" / "cat.jpg").read_bytes()
-    about = ("What colour is the cat?", "Is there a circle?")
-    made["cat"] = Sample("cat", pictures.read(photograph), photograph, "image/jpeg", about)
-    return made
+    questions = ("What colour is the cat?", "Is there a circle?")
+    result["cat"] = Sample("cat", pictures.read(photograph), photograph, "image/jpeg", questions)
+    return result

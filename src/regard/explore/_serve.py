@@ -1,4 +1,4 @@
-"""Starting the server."""
+"""The server of the page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_local(host: str) -> bool:
 
 
 def explore_app(checkpoint: Path | None, host: str, limits: Limits | None = None) -> FastAPI:
-    """The application with the model of a checkpoint, or without one and a hint how to get it."""
+    """The application with the model of a checkpoint, or with a hint how to get one."""
     from regard.explore._app import create_app
     from regard.explore._limits import Limits
     from regard.explore._samples import samples
@@ -41,7 +41,7 @@ def explore_app(checkpoint: Path | None, host: str, limits: Limits | None = None
 
     predictor, pictures = Predictor.load(checkpoint), samples()
     first = next(iter(pictures.values()))
-    predictor.ask(first.picture, first.questions[0])  # once before a visitor does
+    predictor.ask(first.picture, first.questions[0])  # warm-up: the first call is slow
     return create_app(predictor, pictures, limits, hosts=hosts, model=checkpoint.name)
 
 
@@ -51,7 +51,12 @@ def serve(
     port: int = 8000,
     ready: Callable[[str], None] = print,
 ) -> None:
-    """Serve the page until interrupted; `ready` is told the address when it can be opened.
+    """Serve the page until interrupted.
+
+    `checkpoint`: the folder of a model; default None, no model.
+    `host`: the address to listen on; default this machine only.
+    `port`: 0 for any free port; default 8000.
+    `ready`: called with the URL once the page can be opened; default print.
 
     >>> import socket
     >>> with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -62,13 +67,13 @@ def serve(
     import torch
     import uvicorn
 
-    from regard.explore._asked import Blob, Play
     from regard.explore._playground import play
+    from regard.explore._requests import Blob, Play
 
-    # The workers are the parallelism; threads inside each operation would only get in each other's way.
+    # The worker threads are the parallelism; more threads inside each operation would compete with them.
     torch.set_num_threads(1)
     app = explore_app(checkpoint, host)
-    play(Play(blobs=[Blob(x=0.5, y=0.5)]))  # the first call of many an operation is slow: not in front of a visitor
+    play(Play(blobs=[Blob(x=0.5, y=0.5)]))  # warm-up
     server = uvicorn.Server(
         uvicorn.Config(app, host, port, log_level="warning", limit_concurrency=500, timeout_keep_alive=10)
     )
@@ -76,6 +81,6 @@ def serve(
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise Problem(f"port {port} on {host} cannot be used. Choose others with --port and --host.") from error
-    shown = f"[{host}]" if ":" in host else host
-    ready(f"http://{shown}:{listening.getsockname()[1]}")
+    url_host = f"[{host}]" if ":" in host else host
+    ready(f"http://{url_host}:{listening.getsockname()[1]}")
     server.run([listening])

@@ -1,4 +1,4 @@
-"""Pictures that visitors send: read from memory, within limits, and only of kinds that are safe to decode."""
+"""Uploaded pictures: kept in memory, within limits, and only in formats that are safe to decode."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from regard import pictures
 from regard._problem import Problem
 from regard.explore._limits import Limits
 
-# How the files of each kind begin. The decoders of other kinds may start programs or write files.
-BEGINNINGS = {
+# The first bytes of each allowed format. Decoders of other formats may start programs or write files.
+FIRST_BYTES = {
     "PNG": (b"\x89PNG\r\n\x1a\n",),
     "JPEG": (b"\xff\xd8\xff",),
     "GIF": (b"GIF87a", b"GIF89a"),
@@ -24,12 +24,12 @@ BEGINNINGS = {
 
 
 class InMemory(MultiPartParser):
-    """A parser of forms that keeps files in memory: the usual one writes those above a megabyte to the disk."""
+    """A form parser that keeps files in memory; the base class writes those above a megabyte to disk."""
 
     spool_max_size = 1 << 40
 
     def close(self) -> None:
-        """Let go of files that were begun: the usual parser forgets them when the request itself breaks off."""
+        """Close unfinished files, which the base class leaves open when a request breaks off."""
         for file in self._files_to_close_on_error:
             file.close()
 
@@ -41,31 +41,31 @@ async def read_form(request: Request, limits: Limits) -> tuple[dict[str, str], b
     parser = InMemory(
         request.headers, request.stream(), max_files=1, max_fields=8, max_part_size=8 * limits.question_letters + 1000
     )
-    fields, sent = {}, None
+    fields, upload = {}, None
     try:
         form = await parser.parse()
         for name, value in form.multi_items():
             if isinstance(value, UploadFile):
-                sent = await value.read()
+                upload = await value.read()
             else:
                 fields[name] = value
     except (MultiPartException, KeyError) as error:
         raise HTTPException(400, f"The form cannot be read: {_one_line(error)}.") from error
     finally:
         parser.close()
-    return fields, sent
+    return fields, upload
 
 
-def decode(sent: bytes, limits: Limits) -> Tensor:
+def decode(upload: bytes, limits: Limits) -> Tensor:
     """The picture as (3, H, W) bytes, or a Problem that says what is wrong with it."""
-    if not sent:
+    if not upload:
         raise Problem("the picture is empty. Choose a file.")
-    if len(sent) > limits.picture_bytes:
-        raise Problem(f"the picture has {len(sent)} bytes, more than {limits.picture_bytes}. Make it smaller.")
-    kind = next((k for k, begins in BEGINNINGS.items() if sent.startswith(begins)), None)
-    if kind is None or (kind == "WebP" and sent[8:12] != b"WEBP"):
-        raise Problem(f"the picture is none of {', '.join(BEGINNINGS)}. Save it as one of these.")
-    return pictures.read(sent, max_pixels=limits.picture_pixels, name="the picture")
+    if len(upload) > limits.picture_bytes:
+        raise Problem(f"the picture has {len(upload)} bytes, more than {limits.picture_bytes}. Make it smaller.")
+    kind = next((k for k, signatures in FIRST_BYTES.items() if upload.startswith(signatures)), None)
+    if kind is None or (kind == "WebP" and upload[8:12] != b"WEBP"):
+        raise Problem(f"the picture is none of {', '.join(FIRST_BYTES)}. Save it as one of these.")
+    return pictures.read(upload, max_pixels=limits.picture_pixels, name="the picture")
 
 
 def _one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Work that takes time is done by a few threads, and there is an end to the queue."""
+"""A thread pool with a bounded queue, for work that would block the event loop."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ Result = TypeVar("Result")
 
 
 class Busy(Exception):
-    """There is no place left in the queue."""
+    """The queue is full."""
 
 
 class Workers:
     """A few threads behind a bounded queue.
 
-    A request takes its place before its body is read, so that what waits is bounded in memory too.
+    A request enters the queue before its body is read, which bounds the memory of waiting requests.
     """
 
     def __init__(self, workers: int, waiting: int) -> None:
-        """`workers` threads, and places for `waiting` requests more."""
+        """`workers` threads, and a queue of `waiting` requests."""
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="regard")
         self._free = workers + waiting
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """A place in the queue, for as long as the block lasts. Only the event loop's thread comes here."""
+        """Occupy a place in the queue during the block, or raise `Busy`. Only for the thread of the event loop."""
         if self._free <= 0:
             raise Busy
         self._free -= 1
@@ -38,9 +38,9 @@ class Workers:
             self._free += 1
 
     async def do(self, job: Callable[[], Result]) -> Result:
-        """The result of `job`, which a thread runs; the event loop goes on meanwhile.
+        """The result of `job`, run in a thread without blocking the event loop.
 
-        A visitor who leaves does not free the thread, so their place is kept until the job is over.
+        A cancelled request still occupies its thread, so its place is freed only at the end of the job.
         """
         running = asyncio.get_running_loop().run_in_executor(self._threads, job)
         try:

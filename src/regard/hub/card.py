@@ -1,4 +1,4 @@
-"""The card of a model: the README.md that the Hugging Face Hub shows, with the facts that it reads above it."""
+"""The model card: the README.md that the Hugging Face Hub shows, with its metadata (YAML) on top."""
 
 from __future__ import annotations
 
@@ -26,9 +26,15 @@ class Section:
 class Card:
     """What a model is, how to load it, its settings and what is known of it.
 
-    `name` is the name on the Hub or of the folder, `code` loads the model by it; `task` is one of the Hub's pipeline
-    tags. A `license` is named only if it is given. `metrics` are numbers that the Hub shows beside the model, by data
-    set and metric.
+    `name`: of the repository on the Hub, or of the folder.
+    `summary`: a paragraph.
+    `task`: one of the Hub's pipeline tags.
+    `code`: loads the model by its name.
+    `settings`: of the model, shown as a table.
+    `tags`: further ones for the Hub; default none.
+    `license`: its identifier; default None, none is stated.
+    `sections`: further parts of the text; default none.
+    `metrics`: numbers that the Hub shows beside the model, by data set and metric; default none.
 
     >>> card = Card("me/pool", "A pool.", "image-feature-extraction", code="x = 1", settings={"dim": 4})
     >>> print(str(card).split("---")[1].strip())
@@ -64,7 +70,7 @@ class Card:
         return "\n\n".join(parts) + "\n"
 
     def _front(self) -> str:
-        """The facts for the Hub, as YAML; a string in quotes of JSON is one of YAML."""
+        """The metadata for the Hub, as YAML; a JSON string is also a YAML string."""
         lines = [f"library_name: {LIBRARY}", f"pipeline_tag: {self.task}"]
         if self.license is not None:
             lines.append(f"license: {json.dumps(self.license)}")

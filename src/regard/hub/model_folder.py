@@ -1,6 +1,6 @@
-"""The folder of a model: what lies in it, what is checked, and how it gets from and to the Hub.
+"""The folder of a model: its files, their checks, download from the Hub and upload to it.
 
-Nothing in it is code and nothing is unpickled. huggingface_hub and safetensors are imported when they are needed.
+Nothing in it is code and nothing is unpickled. huggingface_hub and safetensors are imported on first use.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from regard._files import replacing
 from regard._problem import Problem
 from regard.hub.card import Card
 
-FORMAT = 1  # of config.json; a reader refuses what a later regard has written
+FORMAT = 1  # version of config.json; a later one is an error
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-_TAKEN = ["*.json", "*.safetensors", CARD]  # all that goes from and to a repository
+_PATTERNS = ["*.json", "*.safetensors", CARD]  # files that are downloaded and uploaded
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """The folder of a model: the names of its files, the version of its config, and what is checked.
+    """The folder of a model: the names of its files, the version of its config, and the checks.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +57,7 @@ class ModelFolder:
         cache_dir: Path | str | None = None,
         local_files_only: bool = False,
     ) -> ModelFolder:
-        """A folder on this machine, or else the copy of a repository on the Hub, "user/name", at a `revision`."""
+        """A local folder, or else the download of a repository on the Hub. Arguments as in `from_pretrained`."""
         path = Path(source)
         if path.is_dir():
             return cls(path)
@@ -69,28 +69,32 @@ class ModelFolder:
             raise Problem(f"{source} is no folder, and the Hub needs a package: pip install 'regard[hf]'") from error
         options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
         try:
-            got = snapshot_download(str(source), allow_patterns=_TAKEN, local_files_only=local_files_only, **options)
+            path = Path(
+                snapshot_download(str(source), allow_patterns=_PATTERNS, local_files_only=local_files_only, **options)
+            )
         except (OSError, ValueError) as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             remedy = "Check the name and the revision; a private one needs a token."
-            raise Problem(f"{source} is no folder, and the Hub did not give it ({why}) {remedy}") from error
-        return cls(Path(got))
+            raise Problem(f"{source} is no folder, and the Hub did not give it ({reason}) {remedy}") from error
+        return cls(path)
 
     def write(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-        """Write weights and config, each beside its place first."""
+        """Write weights and config, each to a temporary file that then replaces the old one."""
         from safetensors.torch import save_file
 
         self.path.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path / WEIGHTS) as beside:
-            # A tensor that is a part of another, or another's twin, is stored by itself.
-            save_file({k: v.detach().cpu().clone().contiguous() for k, v in weights.items()}, beside, {"format": "pt"})
-        with replacing(self.path / CONFIG) as beside:
-            beside.write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
+        with replacing(self.path / WEIGHTS) as temporary:
+            # Copies: safetensors does not store tensors that share memory.
+            save_file(
+                {k: v.detach().cpu().clone().contiguous() for k, v in weights.items()}, temporary, {"format": "pt"}
+            )
+        with replacing(self.path / CONFIG) as temporary:
+            temporary.write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
 
     def write_card(self, card: Card) -> None:
         """Write README.md."""
-        with replacing(self.path / CARD) as beside:
-            beside.write_text(str(card), encoding="utf-8")
+        with replacing(self.path / CARD) as temporary:
+            temporary.write_text(str(card), encoding="utf-8")
 
     def config(self) -> dict[str, Any]:
         """All of config.json."""
@@ -106,28 +110,28 @@ class ModelFolder:
         """The config of a model of this kind, without kind and format."""
         config = self.config()
         if config.get("kind") != kind:
-            found = config.get("kind", "model of another library")
-            raise Problem(f"{self.path} holds a {found}, not a {kind}. Load it with the class of its kind.")
+            stored = config.get("kind", "model of another library")
+            raise Problem(f"{self.path} holds a {stored}, not a {kind}. Load it with the class of its kind.")
         check_format(config, self.path / CONFIG)
         return {key: value for key, value in config.items() if key not in ("kind", "format")}
 
     @contextmanager
     def describing(self, what: str) -> Iterator[None]:
-        """What goes wrong while something is made from the config is the config's fault."""
+        """Turn errors while something is built from the config into a `Problem` that names the config."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise Problem(f"{self.path / CONFIG} does not describe a {what}: {why}") from error
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise Problem(f"{self.path / CONFIG} does not describe a {what}: {reason}") from error
 
     def refuse(self, unknown: Set[str]) -> None:
-        """A Problem if there are keys that nothing was made of."""
+        """A `Problem` if there are unknown keys."""
         if unknown:
-            words = ", ".join(sorted(unknown))
-            raise Problem(f"{self.path / CONFIG} has keys that this regard does not know: {words}. Take them out.")
+            names = ", ".join(sorted(unknown))
+            raise Problem(f"{self.path / CONFIG} has keys that this regard does not know: {names}. Take them out.")
 
     def fill(self, module: nn.Module) -> None:
-        """Load the weights into a module that has the very same, by name and shape."""
+        """Load the weights into a module; names and shapes must be the same."""
         path = self.path / WEIGHTS
         weights = open_safetensors(path)
         check_weights(path, weights, module.state_dict())
@@ -150,7 +154,13 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
 def check_weights(
     path: Path, weights: Mapping[str, Tensor], needed: Mapping[str, Tensor], remedy: str = "Name the right one."
 ) -> None:
-    """A `Problem` unless the weights of a file have the names and shapes of the needed ones."""
+    """A `Problem` unless the weights of a file have the names and shapes of the needed ones.
+
+    `path`: the file, for the message.
+    `weights`: what is in it.
+    `needed`: what the model has.
+    `remedy`: the last sentence of the message.
+    """
     for name in sorted(needed.keys() | weights.keys()):
         shape, expected = (tuple(of[name].shape) if name in of else "nothing" for of in (weights, needed))
         if shape != expected:
@@ -158,7 +168,7 @@ def check_weights(
 
 
 def check_format(config: Mapping[str, Any], path: Path) -> None:
-    """A Problem if a later regard has written this config; one without a format is of the first."""
+    """A `Problem` if a later regard wrote this config; without a format it is version 1."""
     written = config.get("format", FORMAT)
     if not isinstance(written, int) or isinstance(written, bool) or written < 1:
         raise Problem(f"{path}: format is {written!r}, not a number from 1 to {FORMAT}. Save the model again.")
@@ -171,24 +181,29 @@ def check_format(config: Mapping[str, Any], path: Path) -> None:
 def upload(
     folder: Path, repo_id: str, private: bool | None, token: str | bool | None, branch: str | None, message: str
 ) -> str:
-    """Upload a folder to a repository of models on the Hub; returns the address of the commit."""
+    """Upload a folder to a repository of models on the Hub, and return the URL of the commit.
+
+    `folder`: with the files of a model.
+    `repo_id`, `private`, `token`, `branch`: as in `Pretrained.push_to_hub`.
+    `message`: of the commit.
+    """
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
         raise Problem(f"{repo_id}: the Hub needs a package: pip install 'regard[hf]'") from error
     api = HfApi(token=token)
     try:
-        made = api.create_repo(repo_id, private=private, exist_ok=True)
+        repository = api.create_repo(repo_id, private=private, exist_ok=True)
         if branch is not None:
-            api.create_branch(made.repo_id, branch=branch, exist_ok=True)
-        done = api.upload_folder(
-            repo_id=made.repo_id,
+            api.create_branch(repository.repo_id, branch=branch, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository.repo_id,
             folder_path=folder,
             revision=branch,
             commit_message=message,
-            allow_patterns=_TAKEN,
+            allow_patterns=_PATTERNS,
         )
     except (OSError, ValueError) as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise Problem(f"{repo_id}: the Hub refused ({why}) Check the name, and the token: hf auth login") from error
-    return str(done.commit_url)
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Problem(f"{repo_id}: the Hub refused ({reason}) Check the name, and the token: hf auth login") from error
+    return str(commit.commit_url)

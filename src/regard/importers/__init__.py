@@ -1,4 +1,4 @@
-"""Weights of other projects' models, in modules of regard. A weight that has no place is refused by name.
+"""Weights of other projects' models, in modules of regard. A weight that has no place is an error that names it.
 
 model = read_mcan("ckpt_small/epoch13.pkl")               # MILVLG's MCAN: a regard.vqa.mcan.MCAN
 task = read_swav("swav_800ep_pretrain.pth.tar")           # facebook's SwAV: backbone, projection, prototypes

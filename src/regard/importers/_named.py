@@ -1,4 +1,4 @@
-"""Tensors by name, of which every one has to find its place."""
+"""Tensors by name, each of which must be used."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from regard import _check
 
 
 class Named:
-    """The tensors whose names begin with a prefix, taken out one by one; what is left at the end is refused.
+    """The tensors whose names begin with a prefix, taken out one by one; `done` raises an error if any is left.
 
-    Arrays become tensors. `argument` and `layout` are what an error calls them.
+    `argument`: name of the caller's argument, for errors.
+    `state`: tensors or arrays by name; arrays become tensors.
+    `prefix`: of the names that are taken.
+    `layout`: whose layout this is, for errors.
     """
 
     def __init__(self, argument: str, state: Mapping[str, Any], prefix: str, layout: str) -> None:
@@ -29,7 +32,7 @@ class Named:
         return name in self.left
 
     def take(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """The tensor of this name, in float32 or wider, and of this shape."""
+        """Remove and return a tensor, in float32 if it is float16 or integer; an error if it has another shape."""
         if name not in self.left:
             known = ", ".join(sorted(self.left)[:6]) or "nothing"
             expected = f"{self.prefix}{name}, as {self.layout} has it"
@@ -41,7 +44,7 @@ class Named:
         return x if x.is_floating_point() and x.dtype != torch.float16 else x.float()
 
     def done(self, *may_stay: str) -> None:
-        """Nothing is left but what has no meaning here."""
+        """Check that nothing is left, except the names in `may_stay`, which have no meaning here."""
         left = [name for name in sorted(self.left) if name not in may_stay]
         if left:
             got = ", ".join(f"{self.prefix}{name}" for name in left[:4])

@@ -1,4 +1,4 @@
-"""Weights by name out of a file, and into a module: each has its place, or is named in an error."""
+"""Weights by name, read from a file and loaded into a module: one without a place is named in an error."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Weights = dict[str, Tensor]
 def read_weights(source: Path | str | Mapping[str, Any]) -> Weights:
     """The weights of a file (safetensors, or what torch.save wrote), or of a dictionary, by name.
 
-    A dictionary under "state_dict" is taken alone, and "module." is cut off if all names begin with it. Of a pickle
-    only tensors and plain values are read: nothing in it is run.
+    Of a dictionary with "state_dict" only that part is taken, and the prefix "module." is removed if all names have it.
+    Only tensors and plain values of a pickle are read: no code in it is run.
     """
-    found: Any = source
+    content: Any = source
     if not isinstance(source, Mapping):
         path = Path(source)
         if not path.is_file():
             raise Problem(f"{path} is not a file. Give a checkpoint.")
-        found = _from_file(path)
-    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
-        found = found["state_dict"]
-    named = "the dictionary" if isinstance(source, Mapping) else source
-    if not isinstance(found, Mapping) or not found or not all(isinstance(w, Tensor) for w in found.values()):
-        raise Problem(f"{named} holds no weights by name, nor a state_dict. Give the checkpoint of a model.")
-    whole = all(str(name).startswith("module.") for name in found)
-    return {str(name).removeprefix("module.") if whole else str(name): w.detach() for name, w in found.items()}
+        content = _from_file(path)
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    origin = "the dictionary" if isinstance(source, Mapping) else source
+    if not isinstance(content, Mapping) or not content or not all(isinstance(w, Tensor) for w in content.values()):
+        raise Problem(f"{origin} holds no weights by name, nor a state_dict. Give the checkpoint of a model.")
+    prefixed = all(str(name).startswith("module.") for name in content)
+    return {str(name).removeprefix("module.") if prefixed else str(name): w.detach() for name, w in content.items()}
 
 
 def _from_file(path: Path) -> Any:
@@ -46,7 +46,7 @@ def _from_file(path: Path) -> Any:
             raise Problem(f"{path} is broken ({error}). Take another copy.") from error
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what is broken can raise anything, and torch's words go over many lines
+    except Exception as error:  # a broken file can raise anything, and torch's messages have many lines
         raise Problem(
             f"{path} cannot be read as tensors and plain values ({type(error).__name__}): nothing else of a pickle is "
             "loaded, as it could run code. Save its state_dict alone with torch.save."
@@ -54,44 +54,50 @@ def _from_file(path: Path) -> Any:
 
 
 def shape_of(weights: Weights, name: str, model: str) -> tuple[int, ...]:
-    """The shape of a weight that must be there."""
+    """The shape of a weight; an error that names the `model` if it is missing."""
     if name not in weights:
         raise Problem(f"there is no weight {name}: this is no checkpoint of {model}. Its first is {min(weights)}.")
     return tuple(weights[name].shape)
 
 
 def count_of(weights: Weights, prefix: str) -> int:
-    """How many numbers follow `prefix` in the names of weights: prefix0, prefix1, ..."""
-    found = {name[len(prefix) :].split(".")[0] for name in weights if name.startswith(prefix)}
-    return len({number for number in found if number.isdecimal()})
+    """The number of different numbers after `prefix` in the names of weights: prefix0, prefix1, ..."""
+    parts = {name[len(prefix) :].split(".")[0] for name in weights if name.startswith(prefix)}
+    return len({part for part in parts if part.isdecimal()})
 
 
-def fill(module: nn.Module, made: Weights, left: Weights, model: str) -> None:
-    """Put `made` into a module; a `Problem` that names what is missing, has another shape, or is `left` over."""
+def fill(module: nn.Module, weights: Weights, left: Weights, model: str) -> None:
+    """Load weights into a module; a `Problem` names those that are missing, have another shape, or are left over.
+
+    `module`: where to load them.
+    `weights`: by the names of the module.
+    `left`: weights of the checkpoint that nobody has taken; must be empty.
+    `model`: what the checkpoint is of, for errors.
+    """
     if left:
         some = ", ".join(sorted(left)[:5])
         raise Problem(f"{len(left)} weights have no place in {model}: {some}. Give a checkpoint without them.")
-    have = module.state_dict()
-    wrong = [
-        f"{name} {tuple(made[name].shape)}, not {tuple(have[name].shape)}"
-        for name in sorted(made.keys() & have.keys())
-        if made[name].shape != have[name].shape
+    state = module.state_dict()
+    mismatches = [
+        f"{name} {tuple(weights[name].shape)}, not {tuple(state[name].shape)}"
+        for name in sorted(weights.keys() & state.keys())
+        if weights[name].shape != state[name].shape
     ]
-    wrong += [f"{name} is missing" for name in sorted(have.keys() - made.keys())]
-    wrong += [f"{name} has no place" for name in sorted(made.keys() - have.keys())]
-    if wrong:
-        raise Problem(f"the weights are not those of {model}: {'; '.join(wrong[:5])}. Check the checkpoint.")
-    module.load_state_dict(made)
+    mismatches += [f"{name} is missing" for name in sorted(state.keys() - weights.keys())]
+    mismatches += [f"{name} has no place" for name in sorted(weights.keys() - state.keys())]
+    if mismatches:
+        raise Problem(f"the weights are not those of {model}: {'; '.join(mismatches[:5])}. Check the checkpoint.")
+    module.load_state_dict(weights)
 
 
 class Supply:
-    """Weights that are taken one by one: what nobody has taken is left over."""
+    """Weights that are taken one by one; `left` holds those not taken yet."""
 
     def __init__(self, weights: Weights, model: str) -> None:
         self.left, self.model = dict(weights), model
 
     def __call__(self, name: str) -> Tensor:
-        """The weight of this name, once."""
+        """Remove and return the weight of this name."""
         if name not in self.left:
             raise Problem(f"there is no weight {name}: this is no checkpoint of {self.model}.")
         return self.left.pop(name)

@@ -1,4 +1,4 @@
-"""Alphas that other code has learned with the entmax package, one for each head."""
+"""Alphas that other code has learned with the entmax package, one per head."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def entmax_alphas(state: Mapping[str, Any]) -> dict[str, Entmax]:
 
     `state` holds tensors by name, as `state_dict` gives them. Two layouts of adaptively sparse transformers are known:
     parameters called "pre_alpha", of shape (heads,), with alpha = 1 + sigmoid(pre_alpha) between 1.01 and 2; and
-    parameters called "alpha_chooser", which are alpha itself. All other names are left alone; none that fits is an
-    error, and so is an alpha that is not above one.
+    parameters called "alpha_chooser", which are alpha itself. All other names are ignored. A state without any alpha is
+    an error, and so is an alpha that is not above one.
 
-    >>> found = entmax_alphas({"layers.0.attn.pre_alpha": torch.zeros(2), "layers.0.attn.query.weight": torch.eye(4)})
-    >>> found["layers.0.attn"].alpha.flatten().tolist()
+    >>> state = {"layers.0.attn.pre_alpha": torch.zeros(2), "layers.0.attn.query.weight": torch.eye(4)}
+    >>> entmax_alphas(state)["layers.0.attn"].alpha.flatten().tolist()
     [1.5, 1.5]
     """
     named = Named("state", state, "", "a model with learned alphas")
-    found = {}
+    modules = {}
     for name in sorted(named.left):
         owner, _, last = name.rpartition(".")
         if last == FREE:
-            found[owner] = _with_alpha(name, (1 + named.take(name).sigmoid()).clamp(LEAST, MOST_ALPHA))
+            modules[owner] = _with_alpha(name, (1 + named.take(name).sigmoid()).clamp(LEAST, MOST_ALPHA))
         elif last == ITSELF:
-            found[owner] = _with_alpha(name, named.take(name))
-    if not found:
+            modules[owner] = _with_alpha(name, named.take(name))
+    if not modules:
         _check.complain("state", "no alphas", f"names that end in {FREE} or {ITSELF}", "Is alpha learned there?")
-    return found
+    return modules
 
 
 def _with_alpha(name: str, alpha: Tensor) -> Entmax:
@@ -46,7 +46,7 @@ def _with_alpha(name: str, alpha: Tensor) -> Entmax:
         got = f"{name} of shape {tuple(alpha.shape)}, from {float(alpha.min()):.6g} on"
         _check.complain("state", got, "one alpha above 1 for each head", "Softmax itself is regard.softmax.")
     map = Entmax(alpha.numel())
-    over = (alpha.flatten().double() - 1)[:, None, None]
-    with torch.no_grad():  # the inverse of softplus, which is the identity far out
-        map.free.copy_(torch.where(over < 30, over.expm1().log(), over))
+    excess = (alpha.flatten().double() - 1)[:, None, None]
+    with torch.no_grad():  # the inverse of softplus, which is the identity for large numbers
+        map.free.copy_(torch.where(excess < 30, excess.expm1().log(), excess))
     return map

@@ -29,21 +29,28 @@ def read_mcan(
 ) -> MCAN:
     """The network of a checkpoint of mcan-vqa (epochN.pkl, its state_dict, or the same as safetensors).
 
-    Sizes are read from the weights; what they do not tell is given: `heads` and `dropout` (8 and 0.1 in both of the
-    authors' configurations), `tokens` of a question, and `cells`, the number of boxes that pictures are padded to. The
-    norms are the authors' (`ModelSettings.unbiased_norm`). The result gives the scores whose sigmoid theirs returns:
+    Sizes are read from the weights, except those that the weights do not determine:
+
+    `source`: the file, or the dictionary that is in it.
+    `heads`: default 8, as in both of the authors' configurations.
+    `cells`: (1, number of boxes that pictures are padded to); default (1, 100).
+    `tokens`: of a question; default 14.
+    `dropout`: default 0.1, as in both of the authors' configurations.
+
+    The norms are the authors' (`ModelSettings.unbiased_norm`). The result gives the scores, theirs their sigmoid:
 
         mask = features.abs().sum(-1) > 0                        # their padding: boxes of zeros, (B, 100)
         model(features, words, cell_mask=mask).scores.sigmoid()
 
-    Words have the numbers of their token_to_ix: `Words(tuple(sorted(token_to_ix, key=token_to_ix.get)[2:]))`. A
+    Words have the indices of their token_to_ix: `Words(tuple(sorted(token_to_ix, key=token_to_ix.get)[2:]))`. A
     question without any word is answered from the picture alone, where theirs attends to the padding.
 
     >>> read_mcan({"weight": torch.ones(1)})
     Traceback (most recent call last):
     regard._problem.Problem: there is no weight embedding.weight: this is no checkpoint of MILVLG's MCAN. ...
     """
-    from regard.vqa.mcan import MCAN, ModelSettings
+    from regard.vqa.mcan import MCAN
+    from regard.vqa.settings import ModelSettings
 
     weights = read_weights(source)
     vocabulary, words = shape_of(weights, "embedding.weight", _MCAN)
@@ -74,24 +81,26 @@ def read_mcan(
     )
     model = MCAN(settings, vocabulary=vocabulary, answers=answers, cells=cells, features=features)
     take = Supply(weights, _MCAN)
-    made = _translated(take, layers)
-    made |= {name: getattr(model, name) for name in ("feature_mean", "feature_scale")}  # their features are as they are
-    fill(model, made, take.left, _MCAN)
+    translated = _translated(take, layers)
+    translated |= {
+        name: getattr(model, name) for name in ("feature_mean", "feature_scale")
+    }  # theirs does not normalise features
+    fill(model, translated, take.left, _MCAN)
     return model.eval()
 
 
 def _translated(take: Supply, layers: int) -> Weights:
-    made: Weights = {"embedding.weight": take("embedding.weight")}
+    translated: Weights = {"embedding.weight": take("embedding.weight")}
 
     def linear(ours: str, theirs: str) -> None:
-        made.update({f"{ours}.{part}": take(f"{theirs}.{part}") for part in ("weight", "bias")})
+        translated.update({f"{ours}.{part}": take(f"{theirs}.{part}") for part in ("weight", "bias")})
 
     def norm(ours: str, theirs: str) -> None:
-        made.update({f"{ours}.weight": take(f"{theirs}.a_2"), f"{ours}.bias": take(f"{theirs}.b_2")})
+        translated.update({f"{ours}.weight": take(f"{theirs}.a_2"), f"{ours}.bias": take(f"{theirs}.b_2")})
 
     def attention(ours: str, theirs: str) -> None:
         for part in ("weight", "bias"):
-            made[f"{ours}.in_proj_{part}"] = torch.cat([take(f"{theirs}.linear_{x}.{part}") for x in "qkv"])
+            translated[f"{ours}.in_proj_{part}"] = torch.cat([take(f"{theirs}.linear_{x}.{part}") for x in "qkv"])
         linear(f"{ours}.out_proj", f"{theirs}.linear_merge")
 
     def layer(ours: str, theirs: str, attentions: dict[str, str]) -> None:
@@ -102,7 +111,7 @@ def _translated(take: Supply, layers: int) -> Weights:
         for i in range(1, len(attentions) + 2):
             norm(f"{ours}.norm{i}", f"{theirs}.norm{i}")
 
-    made.update({f"lstm.{name}": take(f"lstm.{name}") for name in _LSTM})
+    translated.update({f"lstm.{name}": take(f"lstm.{name}") for name in _LSTM})
     linear("cell", "img_feat_linear")
     for i in range(layers):
         layer(f"encoder.{i}", f"backbone.enc_list.{i}", {"self_attn": "mhatt"})
@@ -113,4 +122,4 @@ def _translated(take: Supply, layers: int) -> Weights:
         linear(f"{ours}.merge", f"{theirs}.linear_merge")
     norm("norm", "proj_norm")
     linear("head", "proj")
-    return made
+    return translated

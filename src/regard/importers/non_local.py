@@ -27,12 +27,14 @@ def mmcv_nonlocal(
 ) -> NonLocal:
     """A `NonLocal1d`, `2d` or `3d` (7.1) with the weights of mmcv's block of the same name, in evaluation mode.
 
-    `state` holds tensors by name, as `state_dict` gives them, and `prefix` is where the block is, "layer3.4.nonlocal."
-    for example. Shapes (c, C, 1, 1) and names say how many dimensions and channels there are, whether there is a
-    norm (`conv_out.bn`), sub-sampling (`g.0.conv`), and which affinity, but for the embedded Gaussian and the dot
-    product, which look alike. `scale` as in `NonLocal2d`; a block that was made with use_scale=False has 1.
+    Dimensions and channels are read from the shapes (c, C, 1, 1); from the names whether there is a norm
+    (`conv_out.bn`) or sub-sampling (`g.0.conv`), and the affinity, except that the embedded Gaussian and the dot
+    product have the same names. A name that is missing, left over or of another shape is an error.
 
-    A name that is missing, left over or of another shape is an error.
+    `state`: tensors by name, a `state_dict`.
+    `prefix`: of the names of the block, for example "layer3.4.nonlocal."; default "".
+    `affinity`: which of the two, where the names leave it open; default "embedded_gaussian".
+    `scale`: as in `NonLocal2d`; 1 for a block with use_scale=False.
 
     >>> shapes = {"g.conv": (2, 4), "theta.conv": (2, 4), "phi.conv": (2, 4), "conv_out.conv": (4, 2)}
     >>> state = {f"{name}.weight": torch.randn(*shape, 1, 1) for name, shape in shapes.items()}
@@ -86,13 +88,17 @@ def caffe2_nonlocal(
 ) -> NonLocal:
     """A `NonLocal3d` (7.1) with the weights of a block of the authors' Caffe2 code, in evaluation mode.
 
-    `blobs` holds arrays by name; `prefix` is one block, "nonlocal_conv3_1" for example, whose arrays are
-    "nonlocal_conv3_1_theta_w" of shape (c, C, 1, 1, 1), "..._theta_b" and so on. The files are pickles, and a pickle
-    from somebody else can run anything: read one only if you trust it, and pass its dictionary "blobs".
+    The files are pickles, and loading a pickle can run any code: read one only if you trust it, and pass its dictionary
+    "blobs". Keys and values are pooled before their projections, as in that code. With a batch norm, "..._bn_riv" is
+    the running variance, whatever its name says; an affine layer in its place (USE_AFFINE) is folded into the output
+    projection.
 
-    Keys and values are pooled before their projections, as that code does, in cells of `subsample` (its USE_MAXPOOL
-    off is 1). With a batch norm, "..._bn_riv" is the running variance, whatever its name says; an affine layer in its
-    place (USE_AFFINE) is folded into the output projection. `scale=1.0` is its USE_SCALE off.
+    `blobs`: arrays by name.
+    `prefix`: of the names of one block, for example "nonlocal_conv3_1", whose arrays are "nonlocal_conv3_1_theta_w" of
+    shape (c, C, 1, 1, 1), "..._theta_b" and so on.
+    `affinity`: "embedded_gaussian" (default) or "dot_product".
+    `subsample`: cells of the pooling; default (1, 2, 2); 1 for a block with USE_MAXPOOL off.
+    `scale`: as in `NonLocal2d`; 1.0 for a block with USE_SCALE off.
 
     >>> names = {"theta": (2, 4), "phi": (2, 4), "g": (2, 4), "out": (4, 2)}
     >>> blobs = {f"nonlocal_conv4_1_{name}_w": torch.randn(*shape, 1, 1, 1) for name, shape in names.items()}
@@ -112,8 +118,8 @@ def caffe2_nonlocal(
         norm |= {"running_mean": named.take("bn_rm", (channels,)), "running_var": named.take("bn_riv", (channels,))}
     elif norm is not None:
         weight, bias = weights["out"]
-        each = norm["weight"].reshape(-1, *[1] * (weight.dim() - 1))
-        weights["out"] = weight * each, norm["bias"] + (0 if bias is None else bias * norm["weight"])
+        factor = norm["weight"].reshape(-1, *[1] * (weight.dim() - 1))
+        weights["out"] = weight * factor, norm["bias"] + (0 if bias is None else bias * norm["weight"])
         norm = None
     named.done()
     block = _BY_DIMENSIONS[dimensions - 1](
@@ -132,7 +138,7 @@ _Weights = tuple[Tensor, Tensor | None]
 
 
 def _layer(named: Named, name: str, weight: str = ".weight", bias: str = ".bias") -> _Weights:
-    """Weight and bias of a convolution; without a norm after it there is always one in these layouts."""
+    """Weight of a convolution, and its bias, or None where there is none."""
     return named.take(name + weight), named.take(name + bias) if name + bias in named else None
 
 
@@ -145,7 +151,7 @@ def _sizes(named: Named, weight: Tensor) -> tuple[int, int, int]:
 
 
 def _filled(block: NonLocal, weights: dict[str, _Weights], norm: dict[str, Tensor] | None, named: Named) -> NonLocal:
-    """The block with these weights, none of them left as it was made."""
+    """The block with all its weights replaced by these."""
     state: dict[str, Tensor] = {}
     for name, (weight, bias) in weights.items():
         if name == "w":
@@ -155,12 +161,12 @@ def _filled(block: NonLocal, weights: dict[str, _Weights], norm: dict[str, Tenso
         state[f"{name}.bias"] = torch.zeros_like(weight.flatten(1)[:, 0]) if bias is None else bias
     for name, x in (norm or {}).items():
         state[f"norm.{name}"] = x
-    own = block.state_dict()
-    for name, x in own.items():
+    initial = block.state_dict()
+    for name, x in initial.items():
         if name in state and state[name].shape != x.shape:
             got = f"{name} of shape {tuple(state[name].shape)}"
             _check.complain(named.argument, got, str(tuple(x.shape)), "Is the file of such a block?")
     if norm:
-        state["norm.num_batches_tracked"] = own["norm.num_batches_tracked"]
+        state["norm.num_batches_tracked"] = initial["norm.num_batches_tracked"]
     block.load_state_dict(state)
     return block.to(next(iter(weights.values()))[0].dtype).eval()

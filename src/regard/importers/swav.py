@@ -21,13 +21,14 @@ _HEADS = re.compile(r"prototypes\.prototypes(\d+)\.weight")
 def read_swav(source: Path | str | Mapping[str, Any], *, head: int | None = None, size: int = 224) -> Swav:
     """Backbone, projection and prototypes of a checkpoint of facebook's SwAV or DeepCluster-v2, as a `Swav`.
 
-    `source` is their .pth.tar or a state_dict of it; "module." may stand before the names. The backbone, a ResNet with
-    bottlenecks of any width and depth, becomes transformers' ResNetModel: `save_backbone(task.backbone, folder)` writes
-    it for all commands. `size` is the side of its input. Where there are several sets of prototypes `head` chooses one.
+    `source` is their .pth.tar or its state_dict, with or without "module." before the names. `head` chooses one of
+    several sets of prototypes; default None, there is one. `size` is the side of the backbone's input in pixels;
+    default 224. The backbone, a ResNet with bottlenecks of any width and depth, becomes transformers' ResNetModel:
+    `save_backbone(task.backbone, folder)` writes it for all commands.
 
-    `task.embed(x)` of pictures (B, 3, size, size) and `task.scores(z)` are theirs; the bias before the norm, which
-    ours does not have, is taken off the norm's running mean, which is the same in training too. Prototypes are as they
-    were stored; training gives them unit length after each step, as theirs does before it.
+    `task.embed(x)` of pictures (B, 3, size, size) and `task.scores(z)` equal theirs; the bias before the norm, which
+    ours does not have, is subtracted from the norm's running mean, which is equivalent, in training too. Prototypes are
+    as stored; training normalises them after each step, theirs before it.
 
     >>> import torch
     >>> read_swav({"fc.weight": torch.ones(1)})
@@ -45,24 +46,24 @@ def read_swav(source: Path | str | Mapping[str, Any], *, head: int | None = None
     hidden = shape_of(weights, "projection_head.0.weight", _SWAV)[0]
     dim = shape_of(weights, "projection_head.3.weight", _SWAV)[0]
     prototypes = take(_prototypes_of(weights, head))
-    for name in list(take.left):  # who chooses one set leaves the others out
+    for name in list(take.left):  # the sets that were not chosen
         if _HEADS.fullmatch(name):
             take(name)
     task = Swav(backbone, Settings(hidden=hidden, dim=dim, prototypes=len(prototypes)))
     bias = take("projection_head.0.bias")
-    made = {"0.weight": take("projection_head.0.weight")}
+    projection = {"0.weight": take("projection_head.0.weight")}
     for part in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
-        made[f"1.{part}"] = take(f"projection_head.1.{part}")
-    made["1.running_mean"] = made["1.running_mean"] - bias
-    made |= {f"3.{part}": take(f"projection_head.3.{part}") for part in ("weight", "bias")}
-    fill(task.projection, made, {}, _SWAV)
+        projection[f"1.{part}"] = take(f"projection_head.1.{part}")
+    projection["1.running_mean"] = projection["1.running_mean"] - bias
+    projection |= {f"3.{part}": take(f"projection_head.3.{part}") for part in ("weight", "bias")}
+    fill(task.projection, projection, {}, _SWAV)
     fill(task.prototypes, {"weight": prototypes}, take.left, _SWAV)
     return task
 
 
 def _prototypes_of(weights: Weights, head: int | None) -> str:
-    """The name of the prototypes."""
-    sets = sorted(int(found[1]) for name in weights if (found := _HEADS.fullmatch(name)))
+    """The name of the weight of the prototypes."""
+    sets = sorted(int(match[1]) for name in weights if (match := _HEADS.fullmatch(name)))
     if not sets:
         if head is not None:
             raise Problem(f"there is no set {head} of prototypes, only one without a number. Leave head out.")
@@ -92,20 +93,20 @@ def _backbone(weights: Weights, size: int) -> Backbone:
 
 def _renamed(take: Supply) -> Weights:
     """The weights of the backbone under transformers' names."""
-    made: Weights = {}
+    renamed: Weights = {}
     for name in list(take.left):
         if name.startswith(("conv1.", "bn1.")):
             kind, rest = name.split(".", 1)
-            made[f"embedder.embedder.{_part(kind)}.{rest}"] = take(name)
-        elif found := re.fullmatch(r"layer(\d+)\.(\d+)\.(conv|bn)(\d)\.(\w+)", name):
-            stage, block, kind, layer, rest = found.groups()
+            renamed[f"embedder.embedder.{_part(kind)}.{rest}"] = take(name)
+        elif match := re.fullmatch(r"layer(\d+)\.(\d+)\.(conv|bn)(\d)\.(\w+)", name):
+            stage, block, kind, layer, rest = match.groups()
             place = f"encoder.stages.{int(stage) - 1}.layers.{block}.layer.{int(layer) - 1}"
-            made[f"{place}.{_part(kind)}.{rest}"] = take(name)
-        elif found := re.fullmatch(r"layer(\d+)\.(\d+)\.downsample\.([01])\.(\w+)", name):
-            stage, block, number, rest = found.groups()
+            renamed[f"{place}.{_part(kind)}.{rest}"] = take(name)
+        elif match := re.fullmatch(r"layer(\d+)\.(\d+)\.downsample\.([01])\.(\w+)", name):
+            stage, block, number, rest = match.groups()
             kind = "conv" if number == "0" else "bn"
-            made[f"encoder.stages.{int(stage) - 1}.layers.{block}.shortcut.{_part(kind)}.{rest}"] = take(name)
-    return made
+            renamed[f"encoder.stages.{int(stage) - 1}.layers.{block}.shortcut.{_part(kind)}.{rest}"] = take(name)
+    return renamed
 
 
 def _part(kind: str) -> str:

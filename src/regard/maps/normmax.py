@@ -12,8 +12,8 @@ from regard import _check
 from regard.maps._rows import from_the_top, one_per_row, scores_in_float32
 from regard.maps._value import MapValue
 
-MOST_STEPS = 24  # of Newton's method, which needs at most 14 in practice; a traced graph takes them all
-ENOUGH = 4e-16  # a step below this cannot be seen in the weights
+MOST_NEWTON_STEPS = 24  # of Newton's method, which needs at most 14 in practice; a traced graph takes them all
+SMALLEST_STEP = 4e-16  # a step below this cannot be seen in the weights
 
 
 def normmax(s: Tensor, alpha: float | Tensor = 2.0, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -69,10 +69,10 @@ class Normmax(MapValue):
 def _threshold(x: Tensor, part: Tensor, beta: float | Tensor) -> Tensor:
     """Newton's method from below, on a norm that is convex and falls (2.15): it climbs and never passes the root."""
     tau = -torch.ones_like(x[..., :1])
-    for _ in range(MOST_STEPS):
+    for _ in range(MOST_NEWTON_STEPS):
         step = _step(x, tau, part, beta).clamp(min=0)
         tau = tau + step
-        if _check.readable(x) and not bool((step > ENOUGH).any()):
+        if _check.readable(x) and not bool((step > SMALLEST_STEP).any()):
             break
     return tau
 

@@ -25,14 +25,14 @@ from regard.maps.normmax import Normmax
 from regard.maps.sinkhorn import Sinkhorn
 from regard.maps.tvmax import TVmax
 
-KINDS: tuple[type[MapValue], ...] = (
+MAP_VALUES: tuple[type[MapValue], ...] = (
     *(Softmax, Sparsemax, Entmax),
     *(Normmax, BudgetSparsemax, TVmax),
     *(Mean, Gate, Inverse),
     Sinkhorn,
 )
 #: Every map by the name that configurations, command lines and JSON use: the name of its function.
-VALUES: dict[str, type[MapValue]] = {kind.function.__name__: kind for kind in KINDS}
+VALUES: dict[str, type[MapValue]] = {kind.function.__name__: kind for kind in MAP_VALUES}
 _NAMES = {kind: name for name, kind in VALUES.items()}
 _OF_FUNCTION: dict[Any, type[MapValue]] = {kind.function: kind for kind in VALUES.values()}
 _NEEDED = {kind: {field.name for field in fields(kind) if field.default is MISSING} for kind in VALUES.values()}

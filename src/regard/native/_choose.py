@@ -85,16 +85,16 @@ def _wished(wish: str) -> ctypes.CDLL:
     here = _load.variants()
     if wish in _load.VARIANTS and wish not in here:
         which = "this processor can run" if _load.path_of(wish).exists() else "was built"
-        raise _refuse(wish, f"one that {which} ({', '.join(here) or 'there is none'})")
+        raise _refusal(wish, f"one that {which} ({', '.join(here) or 'there is none'})")
     path = _load.path_of(wish) if wish in _load.VARIANTS else Path(wish)
     if not path.is_file():
-        raise _refuse(wish, f"0, {', '.join(_load.VARIANTS)} or the path of a library")
+        raise _refusal(wish, f"0, {', '.join(_load.VARIANTS)} or the path of a library")
     try:
         return _load.load(path)
     except OSError as error:
         reason = " ".join(str(error).split())
-        raise _refuse(wish, f"a library of these kernels ({reason})", "Build it again, or unset it.") from error
+        raise _refusal(wish, f"a library of these kernels ({reason})", "Build it again, or unset it.") from error
 
 
-def _refuse(wish: str, expected: str, remedy: str = "Unset it to take what suits this machine.") -> Problem:
+def _refusal(wish: str, expected: str, remedy: str = "Unset it to take what suits this machine.") -> Problem:
     return Problem(f"REGARD_NATIVE: got {wish!r}, expected {expected}. {remedy}")

@@ -1,11 +1,11 @@
-"""Pictures in: one reader for every kind of file, and sources of many pictures that are indexed like a list.
+"""Reading pictures: one reader for all formats, and sources of many pictures that are indexed like a list.
 
     pictures = open_pictures("photos/")        # a folder tree, a tar, a folder of tars, .npy/.npz, a saved HF dataset
     pictures[0]                                # (3, H, W) uint8, or a Problem that names the file
     pictures.labels, pictures.classes          # None without labels
-    take(pictures, 17)                         # the 17th, or the next that can be read, and what was broken
+    take(pictures, 17)                         # picture 17, or the next that can be read, and notes on broken ones
 
-A source never decodes more than it is asked for. Training uses `take`, so that a broken file is skipped and reported.
+A source decodes a picture when it is indexed. Training uses `take`, so that a broken file is skipped and reported.
 """
 
 from regard.pictures._read import MAX_PIXELS, read

@@ -1,4 +1,4 @@
-"""One picture: from a file or bytes to a tensor of bytes, whatever its kind."""
+"""One picture: from a file or bytes of any format to a uint8 tensor."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from torch import Tensor
 
 from regard._problem import Problem
 
-MAX_PIXELS = 100_000_000  # a small file can claim to be huge; memory is asked for before anything is decoded
+MAX_PIXELS = 100_000_000
 """Pictures with more pixels are refused before they are decoded: a small file can claim to be huge."""
 
 
-# Decoders of other kinds may start programs, as that of PostScript does, whatever the file is called.
+# Decoders of other formats may start programs, as that of PostScript does, whatever the file's name.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Tensor:
     """The picture in a file or in bytes as it should be seen: (3, H, W), uint8, RGB.
 
-    It is turned as its EXIF says; grey, palette, CMYK and 16-bit pictures become RGB; what is transparent lies on
-    white; of an animation it is the first frame. Other kinds than BMP, GIF, JPEG, PNG, PPM, TIFF and WebP, and what
-    cannot be read, are a `Problem` with its `name`.
+    It is rotated by its EXIF orientation; grey, palette, CMYK and 16-bit pictures become RGB; transparent ones are
+    composed on white; of an animation it is the first frame. Formats other than BMP, GIF, JPEG, PNG, PPM, TIFF and
+    WebP, more than `max_pixels` pixels (default 100 million), and broken files are a `Problem` with the `name`, default
+    the path.
 
     >>> import io
     >>> from PIL import Image
@@ -42,7 +43,7 @@ def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str 
         raise Problem(f"{name} is not a file. Check the path.")
     try:
         with warnings.catch_warnings():
-            # Notes about odd metadata and large pictures; the size is checked below.
+            # Warnings about odd metadata and large pictures; the size is checked below.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
                 width, height = image.size
@@ -56,7 +57,7 @@ def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str 
         raise Problem(f"{name} is not a picture that can be read. Save it as PNG or JPEG.") from error
     except Image.DecompressionBombError as error:
         raise Problem(f"{name} has too many pixels: {error}. Make it smaller.") from error
-    except Exception as error:  # a decoder meets broken bytes in many ways, and each of them means the same here
+    except Exception as error:  # decoders raise many kinds of errors for broken bytes
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Problem(f"{name} is broken ({why}). Replace it, or remove it.") from error
     return pixels.permute(2, 0, 1).contiguous()

@@ -1,4 +1,4 @@
-"""Many pictures, indexed like a list: files in a folder tree, arrays; and how broken ones are passed over."""
+"""Sources of pictures, indexed like a list: files in a folder tree, arrays; broken ones are skipped by `take`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from regard._problem import Problem
 from regard.pictures._read import read
 
 SUFFIXES = frozenset([".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp"])
-GIVE_UP = 1000  # so many unreadable pictures in a row are no accident
+GIVE_UP = 1000  # unreadable pictures in a row, after which `take` is an error
 
 
 @runtime_checkable
 class Pictures(Protocol):
-    """What a source offers. `labels` is None, or one number for each picture, an index into `classes`.
+    """The interface of a source. `labels` is None, or a number per picture, an index into `classes`.
 
     >>> source = as_pictures(torch.zeros(4, 3, 8, 8))
     >>> isinstance(source, Pictures), len(source), source.labels
@@ -36,7 +36,7 @@ class Pictures(Protocol):
         """The picture (3, H, W) uint8; a `Problem` that names it if it cannot be read."""
 
     def name(self, index: int) -> str:
-        """What to call the picture in a message."""
+        """The name of the picture in messages."""
 
 
 class Files:
@@ -59,16 +59,16 @@ class Files:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise Problem(f"{folder} is not a folder. Check the path.")
-        found = (p for p in self.folder.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
-        self.paths = sorted(p for p in found if p.is_file())
+        files = (p for p in self.folder.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+        self.paths = sorted(p for p in files if p.is_file())
         if not self.paths:
             raise Problem(f"{folder} holds no pictures. Name a folder with PNG, JPEG or similar files, at any depth.")
-        tops = [p.relative_to(self.folder).parts for p in self.paths]
-        self.classes = sorted({parts[0] for parts in tops})
+        relative = [p.relative_to(self.folder).parts for p in self.paths]
+        self.classes = sorted({parts[0] for parts in relative})
         self.labels: list[int] | None = None
-        if len(self.classes) > 1 and all(len(parts) > 1 for parts in tops):
+        if len(self.classes) > 1 and all(len(parts) > 1 for parts in relative):
             number = {name: i for i, name in enumerate(self.classes)}
-            self.labels = [number[parts[0]] for parts in tops]
+            self.labels = [number[parts[0]] for parts in relative]
         else:
             self.classes = []
 
@@ -86,7 +86,7 @@ class Files:
 class Arrays:
     """Pictures that are in memory: (N, 3, H, W) or (N, H, W, 3), grey ones also without the channel.
 
-    Bytes, or floats from 0 to 1. Channels last are told from channels first by which axis has 1 or 3 entries.
+    uint8, or floats from 0 to 1. The axis of size 1 or 3 is that of the channels; if both are, the second.
 
     >>> Arrays(torch.rand(5, 8, 8))[0].shape
     torch.Size([3, 8, 8])
@@ -108,8 +108,8 @@ class Arrays:
             raise Problem(f"{len(labels)} labels for {len(x)} pictures. Give one for each.")
         self.pictures = x.expand(-1, 3, -1, -1).contiguous()
         self.labels = None if labels is None else [int(label) for label in labels]
-        most = max(self.labels, default=-1) + 1 if self.labels else 0
-        self.classes = list(classes) or [str(i) for i in range(most)]
+        count = max(self.labels, default=-1) + 1 if self.labels else 0
+        self.classes = list(classes) or [str(i) for i in range(count)]
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -124,7 +124,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Taken:
-    """What `take` gives: a picture, the index it really has, and the names and complaints of those passed over.
+    """Result of `take`: a picture, its index, and name and error of each broken picture that was skipped.
 
     >>> taken = take(Arrays(torch.zeros(3, 2, 2)), 1)
     >>> taken.picture.shape, taken.index, taken.broken
@@ -139,23 +139,23 @@ class Taken:
 def take(pictures: Pictures, index: int) -> Taken:
     """The picture at `index`, or the next one that can be read.
 
-    Which one that is depends on the files alone, so that a run that is started again sees the same pictures.
+    The choice depends on the files alone, so that a resumed run sees the same pictures.
 
     >>> take(Arrays(torch.zeros(3, 2, 2)), 2).index
     2
     """
     broken: list[tuple[str, str]] = []
     for step in range(min(len(pictures), GIVE_UP)):
-        at = (index + step) % len(pictures)
+        i = (index + step) % len(pictures)
         try:
-            return Taken(pictures[at], at, tuple(broken))
+            return Taken(pictures[i], i, tuple(broken))
         except Problem as problem:
-            broken.append((pictures.name(at), str(problem)))
+            broken.append((pictures.name(i), str(problem)))
     raise Problem(f"{len(broken)} pictures in a row cannot be read, the first because: {broken[0][1]}")
 
 
 def square(picture: Tensor, size: int) -> Tensor:
-    """A picture (3, H, W) squeezed to (3, size, size) with averaging, so that pictures can be put in one tensor.
+    """A picture (3, H, W) resized to (3, size, size) with antialiasing, whatever its aspect ratio.
 
     >>> square(torch.full((3, 10, 30), 9, dtype=torch.uint8), 4).unique()
     tensor([9], dtype=torch.uint8)
@@ -167,7 +167,7 @@ def square(picture: Tensor, size: int) -> Tensor:
 
 
 def open_pictures(path: Path | str) -> Pictures:
-    """The source at `path`, by its looks.
+    """The source at `path`; its kind is recognised by names of files.
 
     A folder tree of pictures (`Files`); a tar file or a folder with tar files (`Tars`); a folder that `datasets` saved
     (`SavedDataset`); a .npy or .npz file (`Arrays`; labels in an entry "labels" or "y").
@@ -199,7 +199,7 @@ def open_pictures(path: Path | str) -> Pictures:
 
 
 def as_pictures(source: Any) -> Pictures:
-    """A path, a tensor or array, or a source already: all become a source.
+    """A source from a path, a tensor or an array; a source is returned unchanged.
 
     >>> len(as_pictures(torch.zeros(4, 3, 8, 8)))
     4
@@ -210,6 +210,7 @@ def as_pictures(source: Any) -> Pictures:
 
 
 def _load_arrays(path: Path) -> Arrays:
+    """The pictures in a .npy or .npz file, with its labels if it has any."""
     import numpy as np
 
     try:
@@ -227,5 +228,5 @@ def _load_arrays(path: Path) -> Arrays:
         raise Problem(f"{path} must hold one array of pictures and may hold 'labels'; it holds {names}.")
     try:
         return Arrays(arrays[pictures[0]], None if label is None else arrays[label].reshape(-1).tolist())
-    except (ValueError, TypeError) as error:  # what Arrays says, or torch of an array that is not of numbers
+    except (ValueError, TypeError) as error:  # from Arrays, or from torch for an array that is not of numbers
         raise Problem(f"{path}: {error}") from error

@@ -1,4 +1,4 @@
-"""Pictures inside larger files: tars as webdataset makes them, and data sets that `datasets` saved."""
+"""Pictures inside larger files: tars in the form of webdataset, and data sets saved by `datasets`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from regard.pictures._sources import SUFFIXES
 class Tars:
     """The pictures of tar files ("shards") named as webdataset does: key.jpg, and key.cls with its label.
 
-    The names are listed once; a picture is then read where it lies, without unpacking. All must have a label, or none
-    does. A compressed tar cannot be read so.
+    The names are listed once; pictures are then read at their offsets, without unpacking. Labels are used only if all
+    pictures have one. Compressed tars are refused.
 
     >>> import io, tempfile
     >>> from PIL import Image
@@ -40,22 +40,22 @@ class Tars:
     def __init__(self, shards: Sequence[Path | str]) -> None:
         self.shards = [Path(shard) for shard in shards]
         self._members: list[tuple[int, str, int, int]] = []  # shard, name, offset, size
-        found: list[str | None] = []
+        names: list[str | None] = []
         for number, shard in enumerate(self.shards):
-            found += self._list(number, shard)
+            names += self._list(number, shard)
         if not self._members:
             raise Problem(f"{', '.join(map(str, self.shards))}: no pictures in it. A tar needs files such as 0001.jpg.")
-        given = [label for label in found if label is not None]
+        labels = [label for label in names if label is not None]
         self.labels: list[int] | None = None
-        self.classes = sorted(set(given), key=lambda c: (not c.isdigit(), int(c) if c.isdigit() else 0, c))
-        if given and len(given) == len(found):
+        self.classes = sorted(set(labels), key=lambda c: (not c.isdigit(), int(c) if c.isdigit() else 0, c))
+        if labels and len(labels) == len(names):
             numbers = {c: i for i, c in enumerate(self.classes)}
-            self.labels = [numbers[label] for label in given]
+            self.labels = [numbers[label] for label in labels]
         else:
             self.classes = []
 
     def _list(self, number: int, shard: Path) -> list[str | None]:
-        """Find the pictures of one shard, and the label of each."""
+        """Add the pictures of one shard to the members, and return the label of each, or None."""
         labels: dict[str, str] = {}
         pictures: list[tuple[str, str, int, int]] = []
         try:
@@ -95,8 +95,8 @@ class Tars:
 class SavedDataset:
     """A data set that `datasets` saved with `save_to_disk`, read by pyarrow. Of several splits it takes "train".
 
-    The pictures are the first column of pictures (`{bytes, path}`), labels the first of whole numbers with "label" in
-    its name. Pixels stored as arrays are not read.
+    Pictures are the first column of structs (`{bytes, path}`), labels the first column of integers with "label" in its
+    name. Pixels stored as arrays are not supported.
 
     >>> SavedDataset("nowhere")
     Traceback (most recent call last):
@@ -114,8 +114,8 @@ class SavedDataset:
             splits = json.loads((place / "dataset_dict.json").read_text())["splits"]
             place = place / ("train" if "train" in splits else splits[0])
         try:
-            listed = [place / f["filename"] for f in json.loads((place / "state.json").read_text())["_data_files"]]
-            tables = [arrow.ipc.open_stream(arrow.memory_map(str(path))).read_all() for path in listed]
+            files = [place / f["filename"] for f in json.loads((place / "state.json").read_text())["_data_files"]]
+            tables = [arrow.ipc.open_stream(arrow.memory_map(str(path))).read_all() for path in files]
             table = arrow.concat_tables(tables)
         except (OSError, KeyError, ValueError, arrow.ArrowInvalid) as error:
             raise Problem(f"{folder} is not a whole saved data set ({error}). Save it again.") from error
@@ -123,15 +123,16 @@ class SavedDataset:
         if not structs or not len(table):
             raise Problem(f"{folder} has no column of pictures, only {', '.join(table.schema.names)}.")
         self._column = table[structs[0]]
-        named = [f.name for f in table.schema if "label" in f.name and arrow.types.is_integer(f.type)]
-        self.labels: list[int] | None = table[named[0]].to_pylist() if named else None
-        self.classes = self._names(place, named[0]) if named else []
+        label_columns = [f.name for f in table.schema if "label" in f.name and arrow.types.is_integer(f.type)]
+        self.labels: list[int] | None = table[label_columns[0]].to_pylist() if label_columns else None
+        self.classes = self._names(place, label_columns[0]) if label_columns else []
 
     def _names(self, place: Path, column: str) -> list[str]:
+        """The names of the classes, or their numbers if the data set has no names."""
         info = place / "dataset_info.json"
         features: Any = json.loads(info.read_text()).get("features", {}) if info.is_file() else {}
-        most = int(torch.tensor(self.labels).max()) + 1
-        return list(features.get(column, {}).get("names") or map(str, range(most)))
+        count = int(torch.tensor(self.labels).max()) + 1
+        return list(features.get(column, {}).get("names") or map(str, range(count)))
 
     def __len__(self) -> int:
         return len(self._column)
@@ -148,4 +149,5 @@ class SavedDataset:
 
 
 def _fields(kind: Any) -> list[str]:
+    """The names of the fields of a struct type."""
     return [kind.field(i).name for i in range(kind.num_fields)]

@@ -2,7 +2,7 @@
 
     write_report("report.html", [Entry(picture, question, predictions)])     # or .png, or .json
 
-The HTML holds everything it shows: it loads nothing, and can be sent by mail.
+The HTML is self-contained: it loads nothing, and can be sent by mail.
 """
 
 from regard.report._entries import Entry, Predicted

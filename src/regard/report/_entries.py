@@ -1,4 +1,4 @@
-"""What goes into a report."""
+"""Entries of a report: a question about a picture with its predictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.continuous import Density
 
 
 class Predicted(Protocol):
-    """What a report needs to know of an answer: `regard.vqa.Prediction` has all of it.
+    """The attributes of a prediction that a report shows; `regard.vqa.Prediction` has them all.
 
     >>> from regard.vqa import Prediction
     >>> {"answer", "top", "weights", "density"} <= set(Prediction.__annotations__), hasattr(Prediction, "to_json")
@@ -34,7 +34,7 @@ class Predicted(Protocol):
 
     @property
     def attention(self) -> str:
-        """The name of the attention that looked."""
+        """The name of the attention."""
 
     @property
     def weights(self) -> Tensor:
@@ -42,7 +42,7 @@ class Predicted(Protocol):
 
     @property
     def density(self) -> Density | None:
-        """The density, where attention is continuous."""
+        """The density of continuous attention; None for discrete."""
 
     @property
     def effective(self) -> Tensor:
@@ -50,14 +50,14 @@ class Predicted(Protocol):
 
     @property
     def entropy(self) -> float:
-        """Entropy of the attention."""
+        """Entropy of the attention, in bits."""
 
     @property
     def support_area(self) -> float:
-        """Share of the picture that is looked at."""
+        """Share of the picture with a weight or density above zero."""
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """All of it as a JSON object."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Entry:
     predictions: Sequence[Predicted]
 
     def __post_init__(self) -> None:
-        """There is something to report, and one answer for each attention."""
+        """Check that there is a prediction, and one per attention."""
         names = [p.attention for p in self.predictions]
         if not names or len(set(names)) < len(names):
             got = ", ".join(names) or "none"

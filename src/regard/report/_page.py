@@ -1,4 +1,4 @@
-"""The report as one HTML page that loads nothing."""
+"""The report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pre { overflow: auto; max-height: 20rem; background: var(--soft); padding: .8rem
 
 
 def page(entries: list[Entry], title: str) -> str:
-    """The HTML. Every word of the user is escaped."""
+    """The HTML. All text of the user is escaped."""
     body = "\n".join(_section(entry) for entry in entries)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
@@ -44,7 +44,7 @@ def _section(entry: Entry) -> str:
     content = escape(json.dumps(entry.to_json(), indent=1))
     return (
         f"<section>\n<h2>{question}</h2>\n"
-        f"{_image(_pictures.looks(entry), f'Where each attention looked: {entry.question}')}\n"
+        f"{_image(_pictures.attention_panels(entry), f'Where each attention looked: {entry.question}')}\n"
         '<table>\n<tr><th>attention</th><th>answer</th><th class="n">confidence</th><th class="n">entropy</th>'
         f'<th class="n">support area</th></tr>\n{rows}\n</table>\n'
         f'<h3>Top answers</h3>\n<div class="tops">\n{tops}\n</div>\n'
@@ -69,5 +69,5 @@ def _top(p: Predicted) -> str:
     return f"<ol>{''.join(lines)}</ol>"
 
 
-def _image(png: bytes, words: str) -> str:
-    return f'<img alt="{escape(words)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+def _image(png: bytes, description: str) -> str:
+    return f'<img alt="{escape(description)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'

@@ -13,17 +13,17 @@ from regard.report._entries import Entry
 
 
 def write_report(path: Path | str, entries: Iterable[Entry], title: str = "Attention report") -> Path:
-    """Write a report as HTML, PNG or JSON, by the ending of `path`, and return where it is.
+    """Write a report as HTML, PNG or JSON, by the suffix of `path`, and return the path.
 
     All three hold the question, the answer, the top answers with their scores, the attention, its entropy, support area
-    and effective weights, for each kind of attention. The file appears whole or not at all.
+    and effective weights, per attention. The file is written atomically.
 
     >>> import tempfile
     >>> import torch
     >>> from types import SimpleNamespace
-    >>> told = SimpleNamespace(attention="mine", to_json=lambda: {"answer": "a cat"})
+    >>> prediction = SimpleNamespace(attention="mine", to_json=lambda: {"answer": "a cat"})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_report(f"{folder}/all.json", [Entry(torch.zeros(3, 4, 4), "What is it?", [told])]).name
+    ...     write_report(f"{folder}/all.json", [Entry(torch.zeros(3, 4, 4), "What is it?", [prediction])]).name
     'all.json'
     """
     path, entries = Path(path), list(entries)

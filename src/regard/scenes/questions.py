@@ -8,22 +8,21 @@ from dataclasses import dataclass
 from regard.scenes.world import COLOURS, HELD_OUT, SHAPES, SIZES, Scene, Thing
 
 FAMILIES = ("exists", "colour", "shape", "how many", "where", "relation", "nearest")
-"""The families of questions, in the order in which a scene is asked."""
+"""The families of questions, in the order of the questions about a scene."""
 ANSWER_TYPES = {"exists": "yes/no", "how many": "number"}  # the others are "other", as VQA-v2 has it
-MOST = 3  # the highest count that is asked for
+MOST = 3  # the largest count in an answer
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A question that can be asked: family, form (a family may have several), the words for the gaps of its template,
-    the answer, and the objects it rests on, by their place in the scene."""
+    """A question with one clear answer in a scene."""
 
     family: str
-    form: str
-    words: dict[str, str]
+    form: str  # a family may have several
+    words: dict[str, str]  # for the gaps of its template
     answer: str
-    regions: tuple[int, ...]
-    pairs: tuple[tuple[str, str], ...]  # colours with shapes that it names or that it is about
+    regions: tuple[int, ...]  # indices of the objects that the answer depends on
+    pairs: tuple[tuple[str, str], ...]  # colour and shape of the objects that it names or is about
 
 
 TEMPLATES: dict[str, tuple[str, ...]] = {
@@ -103,26 +102,26 @@ def _pair_of(thing: Thing) -> tuple[str, str]:
 def _exists(scene: Scene) -> Iterator[Candidate]:
     for colour in COLOURS:
         for shape in SHAPES:
-            found = tuple(i for i, t in enumerate(scene.things) if t.is_a(colour=colour, shape=shape))
-            # A "no" is only asked where the colour or the shape is there: each alone must not give it away.
-            near = any(t.colour == colour or t.shape == shape for t in scene.things)
-            if found or near:
-                answer = "yes" if found else "no"
-                yield Candidate("exists", "exists", {"one": f"{colour} {shape}"}, answer, found, ((colour, shape),))
+            matches = tuple(i for i, t in enumerate(scene.things) if t.is_a(colour=colour, shape=shape))
+            # A "no" needs the colour or the shape in the scene: the absence of both would give the answer away.
+            similar = any(t.colour == colour or t.shape == shape for t in scene.things)
+            if matches or similar:
+                answer = "yes" if matches else "no"
+                yield Candidate("exists", "exists", {"one": f"{colour} {shape}"}, answer, matches, ((colour, shape),))
 
 
 def _attribute(scene: Scene) -> Iterator[Candidate]:
     """The colour of the one circle, of the one small circle; the shape of the one red object."""
-    for asked, by, noun in (("colour", "shape", ""), ("shape", "colour", " object")):
+    for unknown, known, noun in (("colour", "shape", ""), ("shape", "colour", " object")):
         for size in ("", *SIZES):
-            for value in SHAPES if by == "shape" else COLOURS:
-                wanted = {by: value} | ({"size": size} if size else {})
-                found = [i for i, t in enumerate(scene.things) if t.is_a(**wanted)]
-                if len(found) == 1:
-                    thing = scene.things[found[0]]
+            for value in SHAPES if known == "shape" else COLOURS:
+                attributes = {known: value} | ({"size": size} if size else {})
+                matches = [i for i, t in enumerate(scene.things) if t.is_a(**attributes)]
+                if len(matches) == 1:
+                    thing = scene.things[matches[0]]
                     name = f"{size} {value}{noun}".strip()
                     yield Candidate(
-                        asked, asked, {"one": name}, getattr(thing, asked), tuple(found), (_pair_of(thing),)
+                        unknown, unknown, {"one": name}, getattr(thing, unknown), tuple(matches), (_pair_of(thing),)
                     )
 
 
@@ -130,15 +129,15 @@ def _how_many(scene: Scene) -> Iterator[Candidate]:
     kinds = [("of a colour", {"colour": c}, f"{c} objects") for c in COLOURS]
     kinds += [("of a shape", {"shape": s}, _plural(s)) for s in SHAPES]
     kinds += [("of a size", {"size": s}, f"{s} objects") for s in SIZES]
-    for form, wanted, many in kinds:
-        found = tuple(i for i, t in enumerate(scene.things) if t.is_a(**wanted))
-        if len(found) <= MOST:
-            pairs = tuple(_pair_of(scene.things[i]) for i in found)
-            yield Candidate("how many", f"how many {form}", {"many": many}, str(len(found)), found, pairs)
+    for form, attributes, many in kinds:
+        matches = tuple(i for i, t in enumerate(scene.things) if t.is_a(**attributes))
+        if len(matches) <= MOST:
+            pairs = tuple(_pair_of(scene.things[i]) for i in matches)
+            yield Candidate("how many", f"how many {form}", {"many": many}, str(len(matches)), matches, pairs)
 
 
 def _named(scene: Scene) -> Iterator[tuple[int, str]]:
-    """Objects that colour and shape single out."""
+    """Index and name of the objects that colour and shape identify uniquely."""
     for i, thing in enumerate(scene.things):
         if sum(t.is_a(colour=thing.colour, shape=thing.shape) for t in scene.things) == 1:
             yield i, f"{thing.colour} {thing.shape}"
@@ -163,16 +162,16 @@ def _side(one: Thing, other: Thing) -> str | None:
 def _nearest(scene: Scene, i: int, name: str) -> Iterator[Candidate]:
     thing = scene.things[i]
     others = sorted(((t.x - thing.x) ** 2 + (t.y - thing.y) ** 2, j) for j, t in enumerate(scene.things) if j != i)
-    if not others or (len(others) > 1 and others[0][0] * 1.4 > others[1][0]):  # clearly nearer, by a fifth at least
+    if not others or (len(others) > 1 and others[0][0] * 1.4 > others[1][0]):  # squared: nearer by a factor of 1.18
         return
     j = others[0][1]
     nearest = scene.things[j]
-    for asked in ("colour", "shape"):
+    for attribute in ("colour", "shape"):
         yield Candidate(
             "nearest",
-            f"nearest, {asked}",
+            f"nearest, {attribute}",
             {"one": name},
-            getattr(nearest, asked),
+            getattr(nearest, attribute),
             (i, j),
             (_pair_of(thing), _pair_of(nearest)),
         )

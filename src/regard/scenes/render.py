@@ -1,6 +1,6 @@
 """Drawing a scene: anti-aliased by distance to the outline, with sums, products and roots alone.
 
-No sine and no exponential: those differ in the last digit from one machine to the next, and a picture must not.
+No sine and no exponential: their last digits differ between machines, and a picture must not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _window(x: float, y: float, radius: float, size: int) -> tuple[slice, slice,
 
 
 def _clutter(canvas: Pixels, draw: numpy.random.RandomState, size: int) -> None:
-    """A small grey dash or dot: something to be overlooked."""
+    """Draw a small grey dash or dot, a distractor."""
     x, y, length, half = draw.random_sample(4) * [1, 1, 3.5, 0.8]
     grey = 40 + 170 * draw.random_sample()
     rows, columns, dx, dy = _window(x, y, (length + half) / size, size)
@@ -75,6 +75,15 @@ def _clutter(canvas: Pixels, draw: numpy.random.RandomState, size: int) -> None:
 def _paint(
     canvas: Pixels, objects: NDArray[numpy.uint8], thing: Thing, number: int, draw: numpy.random.RandomState, size: int
 ) -> None:
+    """Draw one object.
+
+    `canvas`: (3, size, size), changed in place.
+    `objects`: number of the front object per pixel, (size, size), changed in place.
+    `thing`: what to draw.
+    `number`: of the object, counted from one.
+    `draw`: random numbers.
+    `size`: side of the picture in pixels.
+    """
     turn = 0.2 * (draw.random_sample() - 0.5)  # the tangent of half the angle, so that no sine is needed
     cosine, sine = (1 - turn * turn) / (1 + turn * turn), 2 * turn / (1 + turn * turn)
     colour = numpy.array(COLOURS[thing.colour], dtype=numpy.float64) + 30 * (draw.random_sample(3) - 0.5)
@@ -89,12 +98,17 @@ def _paint(
 
 
 def outline(shape: str, u: Pixels, v: Pixels, radius: float) -> Pixels:
-    """Distance in pixels from a shape's outline, positive inside."""
-    far = numpy.sqrt(u * u + v * v)
+    """Signed distance in pixels to a shape's outline, positive inside.
+
+    `shape`: one of `SHAPES`.
+    `u`, `v`: coordinates of the pixels relative to the centre.
+    `radius`: of the object, in pixels.
+    """
+    distance = numpy.sqrt(u * u + v * v)
     if shape == "circle":
-        return 0.9 * radius - far
+        return 0.9 * radius - distance
     if shape == "ring":
-        return numpy.minimum(radius - far, far - 0.5 * radius)
+        return numpy.minimum(radius - distance, distance - 0.5 * radius)
     if shape == "square":
         return 0.8 * radius - numpy.maximum(abs(u), abs(v))
     if shape == "cross":
@@ -107,7 +121,7 @@ def outline(shape: str, u: Pixels, v: Pixels, radius: float) -> Pixels:
 
 
 def _texture(texture: str, u: Pixels, v: Pixels, phase: float, period: float) -> Pixels:
-    """How dark the pattern is at each pixel, from 0 to 1."""
+    """Darkness of the pattern at each pixel, from 0 to 1."""
     if texture == "plain":
         return numpy.zeros_like(u)
     wave = abs(2 * ((u / period + phase) % 1) - 1) - 0.5
@@ -117,5 +131,5 @@ def _texture(texture: str, u: Pixels, v: Pixels, phase: float, period: float) ->
 
 
 def _blend(canvas: Pixels, inside: Pixels, colour: Pixels | float) -> None:
-    share = (inside + 0.5).clip(0, 1)
-    canvas += share * (colour - canvas)
+    coverage = (inside + 0.5).clip(0, 1)
+    canvas += coverage * (colour - canvas)

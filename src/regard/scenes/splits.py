@@ -18,12 +18,12 @@ from regard.scenes.world import Scene, make_scene, named_generator
 
 Split = Literal["train", "val", "test", "pairs"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test", "pairs")
-"""The splits of the benchmark; "pairs" shows what training holds out."""
+"""The splits of the benchmark; "pairs" shows the pairs of colour and shape that training holds out."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about the picture with this number, its answer, family, and the objects that the answer rests on.
+    """A question about the picture with this number, its answer, family, and the objects that the answer depends on.
 
     `regions` are numbers of objects, counted from one, as in `Rendered.objects`; none where the answer is "no" or 0.
 
@@ -43,12 +43,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Scenes:
-    """A split of the benchmark: `count` scenes, drawn when asked for, with a question of each family for most of them.
+    """A split of the benchmark: `count` scenes, drawn on access, with a question of each family for most of them.
 
     Splits are disjoint: a scene's name holds the seed, the split and its number, and all random numbers come from the
     name. "train", "val" and "test" show and ask no held-out pair of colour and shape; every scene of "pairs" has one,
     and its questions are about it. Answers are balanced within each form of question: of those that a scene allows, the
-    one that was given least often so far is asked for. Deterministic: same seed, same bytes.
+    least frequent one so far is taken. Deterministic: same seed, same bytes.
+
+    `split`: "train", "val", "test" or "pairs".
+    `count`: number of scenes.
+    `seed`: of all random numbers; default 0.
+    `size`: side of a picture in pixels; default 80.
 
     >>> scenes = Scenes("val", 4)
     >>> scenes.pictures.shape, len({q.family for q in scenes.questions})
@@ -69,7 +74,7 @@ class Scenes:
         _check.count("size", self.size, at_least=32)
 
     def scene(self, number: int) -> Scene:
-        """What is in the picture with this number."""
+        """The objects of the picture with this number."""
         return make_scene(f"{self.seed}/{self.split}/{number}", held_out=self.split == "pairs")
 
     def picture(self, number: int) -> Tensor:
@@ -88,24 +93,25 @@ class Scenes:
     @cached_property
     def questions(self) -> list[Question]:
         """The questions, in the order of the pictures."""
-        asked: list[Question] = []
-        given: Counter[tuple[str, str]] = Counter()
+        questions: list[Question] = []
+        frequency: Counter[tuple[str, str]] = Counter()  # of answers, per form
         for number in range(self.count):
             scene = self.scene(number)
             draw = named_generator(scene.name + "/questions")
             possible = [c for c in candidates(scene) if asks_held_out(c) == (self.split == "pairs")]
             for family in FAMILIES:
-                chosen = _choose_question([c for c in possible if c.family == family], given, draw)
+                chosen = _choose_question([c for c in possible if c.family == family], frequency, draw)
                 if chosen is not None:
-                    given[chosen.form, chosen.answer] += 1
-                    asked.append(self._ask(len(asked), number, chosen, draw))
-        return asked
+                    frequency[chosen.form, chosen.answer] += 1
+                    questions.append(self._ask(len(questions), number, chosen, draw))
+        return questions
 
-    def _ask(self, count: int, number: int, chosen: Candidate, draw: numpy.random.RandomState) -> Question:
+    def _ask(self, id: int, number: int, chosen: Candidate, draw: numpy.random.RandomState) -> Question:
+        """The question in words: a random template of its form, filled in."""
         templates = TEMPLATES.get(chosen.form, TEMPLATES.get(chosen.family, ()))
         text = templates[draw.randint(len(templates))].format(**chosen.words)
         return Question(
-            count,
+            id,
             number,
             text,
             chosen.answer,
@@ -116,14 +122,14 @@ class Scenes:
 
 
 def _choose_question(
-    possible: list[Candidate], given: Counter[tuple[str, str]], draw: numpy.random.RandomState
+    possible: list[Candidate], frequency: Counter[tuple[str, str]], draw: numpy.random.RandomState
 ) -> Candidate | None:
-    """One of a random form, with the answer that this form has given least often."""
+    """A candidate of a random form, with the least frequent answer of that form."""
     if not possible:
         return None
     forms = sorted({c.form for c in possible})
     form = forms[draw.randint(len(forms))]
     possible = [c for c in possible if c.form == form]
-    least = min(given[form, c.answer] for c in possible)
-    possible = [c for c in possible if given[form, c.answer] == least]
+    least = min(frequency[form, c.answer] for c in possible)
+    possible = [c for c in possible if frequency[form, c.answer] == least]
     return possible[draw.randint(len(possible))]

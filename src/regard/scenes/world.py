@@ -1,7 +1,7 @@
 """What is in a scene: objects, their attributes, and how they are drawn at random.
 
-Every draw comes from a frozen generator (numpy's RandomState) seeded by the scene's name, so that a scene is the same
-on every machine, whichever others are made.
+Every random number comes from a generator with a frozen algorithm (numpy's RandomState) seeded by the scene's name, so
+that a scene is the same on every machine, whichever others are drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPES = ("circle", "square", "triangle", "cross", "ring")
 SIZES = {"small": (0.1, 0.12), "large": (0.155, 0.185)}  # radius, as a share of the picture's side
 TEXTURES = ("plain", "striped", "chequered")
 
-# One pair of each colour: every colour and every shape is seen in training, these pairs are not.
+# One pair of each colour.
 HELD_OUT = frozenset(
     {("red", "cross"), ("green", "ring"), ("blue", "triangle"), ("yellow", "circle"), ("cyan", "square")}
     | {("purple", "ring")}
@@ -49,18 +49,18 @@ class Thing:
     y: float
     radius: float
 
-    def is_a(self, **wanted: str) -> bool:
+    def is_a(self, **attributes: str) -> bool:
         """Whether it has these attributes.
 
         >>> Thing("ring", "red", "small", "plain", 0.5, 0.5, 0.1).is_a(colour="red", shape="ring")
         True
         """
-        return all(getattr(self, name) == value for name, value in wanted.items())
+        return all(getattr(self, name) == value for name, value in attributes.items())
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The objects of a picture, from the back to the front, and the name of its random numbers.
+    """The objects of a picture, from the back to the front, and the name that seeds its random numbers.
 
     >>> make_scene("0/train/0").name
     '0/train/0'
@@ -77,7 +77,7 @@ def named_generator(name: str) -> numpy.random.RandomState:
 
 
 def make_scene(name: str, *, held_out: bool = False) -> Scene:
-    """One to five objects; neighbours may overlap a little. With `held_out` one of them is of a held-out pair.
+    """One to five objects; neighbours may overlap a little. With `held_out` the first is of a held-out pair.
 
     Attributes repeat on purpose: an object takes the colour or the shape of an earlier one four times out of ten, so
     that there is something to count and to confuse.
@@ -88,10 +88,10 @@ def make_scene(name: str, *, held_out: bool = False) -> Scene:
     """
     draw = named_generator(name)
     things: list[Thing] = []
-    wanted = draw.randint(1, 6)
-    special = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
-    while len(things) < wanted:
-        colour, shape = special or _draw_pair(draw, things)
+    count = draw.randint(1, 6)
+    held_out_pair = sorted(HELD_OUT)[draw.randint(len(HELD_OUT))] if held_out else None
+    while len(things) < count:
+        colour, shape = held_out_pair or _draw_pair(draw, things)
         size = tuple(SIZES)[draw.randint(2)]
         low, high = SIZES[size]
         radius = low + (high - low) * draw.random_sample()
@@ -99,7 +99,7 @@ def make_scene(name: str, *, held_out: bool = False) -> Scene:
         if place is None:
             break
         things.append(Thing(shape, colour, size, TEXTURES[draw.randint(3)], *place, radius))
-        special = None
+        held_out_pair = None
     return Scene(name, tuple(things))
 
 

@@ -16,7 +16,7 @@ from regard._files import replacing
 from regard.scenes.render import render
 from regard.scenes.splits import Question, Scenes
 
-_MANY = 1000  # scenes from which on another process is worth its start
+_MANY = 1000  # scenes from which on several processes save time
 PEOPLE = 10  # VQA-v2 has ten answers to each question; here they agree
 
 
@@ -28,8 +28,8 @@ def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Pat
         train/COCO_train_000000000007.png           pictures
         objects/train/COCO_train_000000000007.png   for each pixel the object in front, counted from one, or 0
 
-    An annotation has, beside what VQA-v2 asks for, "regions": the numbers of the objects that the answer rests on.
-    What is there already and whole is not written again. `workers` processes draw; the bytes are the same.
+    An annotation has, beside the fields of VQA-v2, "regions": the numbers of the objects that the answer depends on. A
+    split that is already complete is not written again. `workers` processes draw, default 1; the bytes are the same.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -38,8 +38,8 @@ def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Pat
     """
     folder, split = Path(folder), scenes.split
     head = {"info": {"scenes": split, "count": scenes.count, "seed": scenes.seed, "size": scenes.size}}
-    questions = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
-    if questions.exists() and _head(questions) == head["info"]:
+    questions_path = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
+    if questions_path.exists() and _head(questions_path) == head["info"]:
         return folder
     for place in (folder / split, folder / "objects" / split):
         place.mkdir(parents=True, exist_ok=True)
@@ -47,14 +47,14 @@ def write_scenes(scenes: Scenes, folder: Path | str, *, workers: int = 1) -> Pat
     kind = {"task_type": "Open-Ended", "data_type": "scenes", "data_subtype": split}
     annotations = [_annotation(question) for question in scenes.questions]
     _write(folder / f"v2_mscoco_{split}_annotations.json", head | kind | {"annotations": annotations})
-    asked = [{"image_id": q.picture, "question": q.text, "question_id": q.id} for q in scenes.questions]
-    # The questions last: where they are, the rest is whole.
-    _write(questions, head | kind | {"questions": asked})
+    questions = [{"image_id": q.picture, "question": q.text, "question_id": q.id} for q in scenes.questions]
+    # The questions last: if this file exists, the split is complete.
+    _write(questions_path, head | kind | {"questions": questions})
     return folder
 
 
 def _draw_all(scenes: Scenes, folder: Path, workers: int) -> None:
-    """In this process, or, if there are many, in several."""
+    """Draw in this process, or in `workers` processes if there are many scenes."""
     if _check.count("workers", workers) == 1 or scenes.count < _MANY:
         _draw_pictures(scenes, folder, range(scenes.count))
         return
@@ -63,10 +63,10 @@ def _draw_all(scenes: Scenes, folder: Path, workers: int) -> None:
 
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         parts = [range(first, scenes.count, workers) for first in range(workers)]
-        drawing = [pool.submit(_draw_pictures, scenes, folder, part) for part in parts]
-        _ = scenes.questions  # they are kept; thought of here while others draw
-        for part_done in drawing:
-            part_done.result()
+        futures = [pool.submit(_draw_pictures, scenes, folder, part) for part in parts]
+        _ = scenes.questions  # a cached property: computed here while the workers draw
+        for future in futures:
+            future.result()
 
 
 def _draw_pictures(scenes: Scenes, folder: Path, numbers: range) -> None:
@@ -78,7 +78,7 @@ def _draw_pictures(scenes: Scenes, folder: Path, numbers: range) -> None:
 
 
 def uncompressed_png(pixels: NDArray[numpy.uint8]) -> bytes:
-    """A PNG without compression: compressors differ from one machine to the next, stored bytes do not.
+    """A PNG without compression: the output of compressors differs between machines, stored bytes do not.
 
     `pixels` is (height, width, 3) or (height, width).
 
@@ -117,11 +117,12 @@ def _annotation(question: Question) -> dict[str, Any]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(content))
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content))
 
 
 def _head(path: Path) -> dict[str, Any] | None:
+    """The settings in a file of questions, or None if it cannot be read."""
     try:
         head: dict[str, Any] | None = json.loads(path.read_text()).get("info")
         return head

@@ -5,10 +5,10 @@
     show.compare(image, {"a": weights, "b": density})
     show.weights_1d(weights, tokens)         sequences
     show.transport(plan)                     transport plans
-    show.prototypes(crops, scores)           the nearest crops to each prototype
+    show.prototypes(crops, scores)           the crops nearest to each prototype
 
-Every function returns the figure and takes an `ax` to draw into. Brightness alone carries the meaning, with a colour
-map that is even in lightness, so that pictures survive a grey printer and are read by the colour-blind.
+Every function returns the figure and takes an `ax` to draw into. Lightness alone carries the meaning, with a
+perceptually uniform colour map: the pictures can be read in grey print and by the colour-blind.
 """
 
 from regard.show._compare import compare, png

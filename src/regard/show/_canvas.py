@@ -1,6 +1,6 @@
 """What all pictures share: the axes, the image under the attention, the colours.
 
-Pictures of a plane are drawn on the unit square, x to the right and y down, as `regard.continuous.grid` has it.
+Pictures of a plane are drawn on the unit square, x to the right and y down, as in `regard.continuous.grid`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Image = Any  # a tensor (3, H, W) or (H, W), an array (H, W, 3) or (H, W), a PIL
 Array = NDArray[Any]
 AnyFigure = Figure | SubFigure
 
-# Even steps in lightness, and no pair of colours that the colour-blind confuse; without the darkest, so that in grey
-# print too the faintest attention is no darker than the dimmed picture that it lies on.
+# Perceptually uniform, and safe for the colour-blind; without the darkest quarter, so that in grey print too the
+# faintest attention is no darker than the dimmed picture under it.
 COLOUR_MAP = ListedColormap(colormaps["viridis"](numpy.linspace(0.25, 1, 256)), "regard")
-DIMMED = 0.42  # the brightest pixel of the image below, so that attention is what shines
-# Black around white: a line that is seen on any picture.
+DIMMED = 0.42  # the brightest pixel of the image under the attention
+# Black around white lines and text, which are then visible on any picture.
 HALO: list[patheffects.AbstractPathEffect] = [patheffects.withStroke(linewidth=2.6, foreground="black")]
 THICK_HALO: list[patheffects.AbstractPathEffect] = [patheffects.withStroke(linewidth=4.5, foreground="black")]
 
 
 def axes(ax: Axes | None, size: tuple[float, float] = (4, 4)) -> tuple[AnyFigure, Axes]:
-    """The axes to draw into, and their figure: those given, or a new one of `size` inches without global state."""
+    """The figure and the axes to draw into: `ax`, or those of a new figure of `size` inches, without global state."""
     if ax is None:
         ax = Figure(figsize=size, layout="constrained").subplots()
     return ax.figure, ax
@@ -46,12 +46,12 @@ def beside_bar(ax: Axes | None, image: Image) -> tuple[AnyFigure, Axes]:
 
 
 def colour_bar(figure: AnyFigure, norm: Normalize, label: str, **place: Any) -> None:
-    """The one colour bar, in full colours whatever lies under the drawing."""
+    """Add a colour bar; its colours are opaque, whatever the opacity of the drawing."""
     figure.colorbar(ScalarMappable(norm, COLOUR_MAP), label=label, **place)
 
 
 def pixels(image: Image) -> Array:
-    """Grey or RGB values in [0, 1] of a picture in any of the usual forms: (H, W) or (H, W, 3)."""
+    """Grey or RGB values in [0, 1] of a picture in any form of `Image`, as (H, W) or (H, W, 3)."""
     if isinstance(image, Tensor):
         image = image.detach().cpu()
         if image.dim() == 3 and image.shape[0] in (1, 3):
@@ -70,7 +70,7 @@ def pixels(image: Image) -> Array:
 
 
 def backdrop(ax: Axes, image: Image) -> None:
-    """The image in dimmed grey on the unit square, or a dark square where there is none."""
+    """The image in dimmed grey on the unit square, or a black square for None."""
     values = numpy.zeros((1, 1)) if image is None else pixels(image)
     grey = values @ [0.299, 0.587, 0.114] if values.ndim == 3 else values
     ax.imshow(grey * DIMMED, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 1, 0), interpolation="nearest")
@@ -88,7 +88,7 @@ def on_grid(weights: Tensor) -> Array:
 
 
 def scale(vmax: float, even: bool = True) -> Normalize:
-    """From zero to `vmax`, even, or by the square root, which lets a faint panel beside a bright one be seen."""
+    """A scale from zero to `vmax`: linear if `even`, else by the square root, which brightens faint panels."""
     top = vmax if vmax > 0 else 1.0
     return Normalize(0, top) if even else PowerNorm(0.5, 0, top)
 

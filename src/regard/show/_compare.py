@@ -1,4 +1,4 @@
-"""Several attentions on one picture, side by side; and the picture that a notebook shows of a density."""
+"""Several attentions on one picture, side by side; and the PNG of a density in a notebook."""
 
 from __future__ import annotations
 
@@ -29,9 +29,14 @@ def compare(
 ) -> AnyFigure:
     """Weights (h, w) and densities on the plane, side by side on one picture, with one scale and one colour bar.
 
-    The names become titles. Weights are shown per area of the picture, as densities are: 1 is even attention on both.
-    The scale goes by the square root, so that a broad attention is seen beside a peaked one. The picture itself comes
-    first unless `original` is False. With `ax` its place is divided between the panels.
+    Weights are densities per area of the picture, as densities are: 1 is even attention on both.
+    The scale is a square root, so that a broad attention is visible beside a peaked one.
+
+    `image`: as in `grid`.
+    `attentions`: weights or densities, by title.
+    `ax`: axes whose area the panels share; default a new figure.
+    `columns`: panels per row; default 4.
+    `original`: show the picture itself first; default True.
 
     >>> import torch
     >>> from regard.continuous import grid, match_moments
@@ -71,9 +76,9 @@ def compare(
 
 
 def png(density: Density) -> bytes | None:
-    """What a notebook shows of a density: contours on the plane, a curve on a line; up to six members of a batch.
+    """A density as a notebook shows it, as PNG: contours on the plane, a curve on a line; up to six members of a batch.
 
-    None, and so the usual text, where there is nothing to draw: in more dimensions, or an empty batch.
+    None, for which a notebook shows the `repr`, in more than two dimensions or for an empty batch.
 
     >>> import torch
     >>> from regard.continuous import Gaussian
@@ -83,22 +88,27 @@ def png(density: Density) -> bytes | None:
     dimensions = density.event_shape[0]
     if dimensions > 2 or 0 in density.batch_shape:
         return None
-    shown = members(density)[:MOST_MEMBERS]
+    densities = members(density)[:MOST_MEMBERS]
     if dimensions == 1:
         figure: AnyFigure = Figure(figsize=(5, 2.5), layout="constrained")
-        curve(figure.subplots(), shown)
-    elif len(shown) == 1:
-        figure = _densities.density(None, shown[0])
+        curve(figure.subplots(), densities)
+    elif len(densities) == 1:
+        figure = _densities.density(None, densities[0])
     else:
-        figure = compare(None, {f"[{i}]": member for i, member in enumerate(shown)}, columns=3)
+        figure = compare(None, {f"[{i}]": member for i, member in enumerate(densities)}, columns=3)
     assert isinstance(figure, Figure)
-    written = io.BytesIO()
-    figure.savefig(written, format="png", dpi=80)
-    return written.getvalue()
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=80)
+    return file.getvalue()
 
 
 def _panels(ax: Axes | None, rows: int, columns: int, ratio: float) -> tuple[AnyFigure, list[Axes], Axes | None]:
-    """The figure, the panels row by row, and the place of the colour bar where it cannot be found by the layout."""
+    """The figure, its panels row by row, and the axes of the colour bar; None where the layout places it.
+
+    `ax`: axes to divide; None for a new figure.
+    `rows`, `columns`: of panels.
+    `ratio`: height by width of a panel.
+    """
     if ax is None:
         figure = Figure(figsize=(2.8 * columns + 0.7, rows * (2.8 * ratio + 0.35)), layout="constrained")
         return figure, list(figure.subplots(rows, columns, squeeze=False).flatten()), None

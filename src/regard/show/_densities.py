@@ -36,9 +36,15 @@ def density(
 ) -> AnyFigure:
     """Contours of one density on the plane, or of a batch of one, over the picture; one colour map for all families.
 
-    The edge of a bounded support (sparsemax and its relatives) is drawn thick. Each component of a mixture has its
-    outline, that edge or the dashed ellipse of one standard deviation, and its share in the middle. `image` and `vmax`
-    as in `grid`; the density is per area of the picture, so that 1 is even attention.
+    The edge of a bounded support (continuous sparsemax) is drawn thick. Each component of a mixture has its outline,
+    that edge or the dashed ellipse of one standard deviation, and its share in the middle. The density is per area of
+    the picture: 1 is uniform attention.
+
+    `image`: as in `grid`.
+    `density`: on the plane.
+    `ax`: axes to draw into; default those of a new figure.
+    `vmax`: the density at the bright end of the scale; default the largest.
+    `bar`: draw a colour bar; default True.
 
     >>> import torch
     >>> from regard.continuous import Paraboloid
@@ -66,10 +72,14 @@ def sampled(density: Density) -> Array:
 
 
 def draw_density(ax: Axes, density: Density, values: Array, norm: Normalize) -> None:
-    """Contours over what is already there."""
+    """Draw contours into axes that have a backdrop.
+
+    `values`: the density on the lattice.
+    `norm`: the scale of the colours.
+    """
     x, y, _ = lattice()
     top = norm.vmax or 1.0
-    # As far apart for the eye as for the scale: equal steps of colour.
+    # Equally spaced in colour.
     levels = numpy.asarray(norm.inverse(numpy.linspace(0, 1, LEVELS + 1)))
     levels[0] = 1e-3 * top
     ax.contourf(x, y, values, levels=levels, cmap=COLOUR_MAP, norm=norm, alpha=0.5, extend="max")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.show._canvas import COLOUR_MAP, AnyFigure, Array, Image, backdrop, beside_bar, colour_bar, on_grid, scale
 
-RIPPLE = 0.01
+RIPPLE = 0.01  # share of the largest weight: negative weights below it are not drawn
 
 
 def grid(
@@ -17,10 +17,14 @@ def grid(
 ) -> AnyFigure:
     """The weights (h, w) of the cells, laid over the picture.
 
-    `image` is a tensor (3, H, W) or (H, W), an array, a PIL picture, or None; bytes or values in [0, 1]. A cell with a
-    weight of exactly zero is left clear, so that sparsity shows; negative weights, which effective weights may have,
-    are hatched where they are not mere ripples (beyond 1 % of the largest). `vmax` is the weight at the bright end of
-    the scale, the largest if not given.
+    A cell with a weight of exactly zero is left clear, so that sparsity shows. Negative weights, which effective
+    weights may have, are hatched if they exceed 1 % of the largest weight.
+
+    `image`: a tensor (3, H, W) or (H, W), an array, a PIL picture, or None; bytes or values in [0, 1].
+    `weights`: (h, w).
+    `ax`: axes to draw into; default those of a new figure.
+    `vmax`: the weight at the bright end of the scale; default the largest.
+    `bar`: draw a colour bar; default True.
 
     >>> import torch
     >>> figure = grid(torch.rand(3, 40, 60), torch.rand(4, 6).softmax(-1) / 4)
@@ -38,20 +42,20 @@ def grid(
 
 
 def draw_weights(ax: Axes, values: Array, norm: Normalize) -> None:
-    """Cells over what is already there: the brighter and the more opaque, the heavier."""
+    """Draw cells into axes that have a backdrop: larger weights are brighter and more opaque."""
     strength = numpy.clip(numpy.asarray(norm(values)), 0, 1)
-    seen = numpy.where(values > 0, 0.35 + 0.55 * strength, 0.0)
-    below = numpy.ma.masked_where(values >= -RIPPLE * values.max(), numpy.ones_like(values))
-    if below.count():
+    opacity = numpy.where(values > 0, 0.35 + 0.55 * strength, 0.0)
+    negative = numpy.ma.masked_where(values >= -RIPPLE * values.max(), numpy.ones_like(values))
+    if negative.count():
         height, width = values.shape
         edges = numpy.linspace(0, 1, width + 1), numpy.linspace(0, 1, height + 1)
-        ax.pcolor(*edges, below, hatch="////", facecolor="none", edgecolor="white", linewidth=0, alpha=0.35)
+        ax.pcolor(*edges, negative, hatch="////", facecolor="none", edgecolor="white", linewidth=0, alpha=0.35)
         ax.set(xlim=(0, 1), ylim=(1, 0))
     ax.imshow(
         values,
         cmap=COLOUR_MAP,
         norm=norm,
-        alpha=seen,
+        alpha=opacity,
         extent=(0, 1, 1, 0),
         interpolation="nearest",
         aspect=ax.get_aspect(),

@@ -12,7 +12,7 @@ from regard import _check
 from regard.continuous import Density
 from regard.show._canvas import AnyFigure, axes
 
-# Different in lightness and in hatching: told apart without colour.
+# Different in lightness and hatching, so that colour is not needed.
 STYLES = [("#222a55", ""), ("#3b9fb5", "//"), ("#f2d45c", ".."), ("#a3a3a3", "xx")]
 LINES = ["-", "--", "-.", ":"]
 
@@ -23,10 +23,12 @@ def weights_1d(
     density: Density | Mapping[str, Density] | None = None,
     ax: Axes | None = None,
 ) -> AnyFigure:
-    """Bars for the weights (L,) of a sequence, one group for each of several maps, with densities on the unit interval.
+    """Bars for the weights (L,) of a sequence, grouped for several maps, with densities on the unit interval.
 
-    `tokens` are the words under the bars. A density is drawn as a curve in the same unit, weight per cell: divided by
-    L. Names are told apart by lightness, hatching and dashes.
+    `weights`: of one map, or of up to four by name.
+    `tokens`: the words under the bars; default positions.
+    `density`: drawn as a curve in the same unit, weight per cell: divided by L; default None.
+    `ax`: axes to draw into; default those of a new figure.
 
     >>> import torch
     >>> words = "what colour is the cat".split()
@@ -47,11 +49,11 @@ def weights_1d(
     if tokens is not None and len(tokens) != length:
         _check.complain("tokens", f"{len(tokens)} tokens", f"{length}, as weights", "One for each weight.")
     figure, ax = axes(ax, (max(4.0, min(12.0, 0.55 * length)), 2.8))
-    wide = 0.84 / len(groups)
+    width = 0.84 / len(groups)
     for i, ((name, w), (colour, hatch)) in enumerate(zip(groups.items(), STYLES, strict=False)):
-        places = torch.arange(length) - 0.42 + (i + 0.5) * wide
+        places = torch.arange(length) - 0.42 + (i + 0.5) * width
         heights = w.detach().cpu().double().tolist()
-        ax.bar(places.tolist(), heights, wide, color=colour, hatch=hatch, edgecolor="white", label=name or None)
+        ax.bar(places.tolist(), heights, width, color=colour, hatch=hatch, edgecolor="white", label=name or None)
     if density is not None:
         curves = dict(density) if isinstance(density, Mapping) else {"density": density}
         curve(ax, list(curves.values()), list(curves), length)
@@ -64,7 +66,13 @@ def weights_1d(
 
 
 def curve(ax: Axes, densities: Sequence[Density], names: Sequence[str] = (), length: int | None = None) -> None:
-    """Densities on a line: in positions and weight per cell if there is a `length`, else where their mass is."""
+    """Draw densities on a line as curves.
+
+    `ax`: axes to draw into.
+    `densities`: in one dimension.
+    `names`: for the legend; default none.
+    `length`: the number of positions, for a curve of weight per cell; default None: the density where its mass is.
+    """
     if any(d.event_shape != (1,) or d.batch_shape != () for d in densities):
         _check.complain("density", "a batch, or more dimensions", "one density on a line", "Pick one of the batch.")
     low, high = 0.0, 1.0

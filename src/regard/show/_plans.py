@@ -18,8 +18,10 @@ def transport(
 ) -> AnyFigure:
     """A plan (B, K): the mass that goes from each row to each column, with the marginals along two sides.
 
-    With the points `x` (B, 2) and `y` (K, 2) that the plan moves, lines between them instead, the darker and wider the
-    more mass they carry. `plan` may be what `sinkhorn` returns.
+    `plan`: masses, or the result of `sinkhorn`.
+    `x`, `y`: points (B, 2) and (K, 2); if passed, lines between them instead of a matrix, darker and wider for more
+    mass; default None.
+    `ax`: axes to draw into; default those of a new figure.
 
     >>> import torch
     >>> from regard import sinkhorn
@@ -36,9 +38,9 @@ def transport(
     if (x is None) != (y is None):
         _check.complain("x, y", "one of the two", "both or neither", "Lines need both ends.")
     if x is not None and y is not None:
-        return _threads(mass, x, y, ax)
+        return _draw_lines(mass, x, y, ax)
     figure, ax = axes(ax, (4.6, 4))
-    drawn = ax.imshow(mass.numpy(), cmap=COLOUR_MAP, vmin=0, aspect="auto", interpolation="nearest")
+    matrix = ax.imshow(mass.numpy(), cmap=COLOUR_MAP, vmin=0, aspect="auto", interpolation="nearest")
     ax.set(xlabel="column", ylabel="row")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
@@ -48,11 +50,11 @@ def transport(
     top.bar(range(columns), mass.sum(0).tolist(), width=1, color="#3b9fb5", edgecolor="white", linewidth=0.5)
     for side in (right, top):
         side.set_axis_off()
-    figure.colorbar(drawn, ax=ax, shrink=0.8, label="mass", pad=0.18)
+    figure.colorbar(matrix, ax=ax, shrink=0.8, label="mass", pad=0.18)
     return figure
 
 
-def _threads(mass: Tensor, x: Tensor, y: Tensor, ax: Axes | None) -> AnyFigure:
+def _draw_lines(mass: Tensor, x: Tensor, y: Tensor, ax: Axes | None) -> AnyFigure:
     for argument, points, count in (("x", x, mass.shape[0]), ("y", y, mass.shape[1])):
         _check.floating(argument, points)
         if points.shape != (count, 2):
@@ -60,7 +62,7 @@ def _threads(mass: Tensor, x: Tensor, y: Tensor, ax: Axes | None) -> AnyFigure:
     figure, ax = axes(ax)
     x, y = x.detach().cpu().double(), y.detach().cpu().double()
     share = mass / mass.max().clamp_min(torch.finfo(torch.float64).tiny)
-    pairs = (share > 0.01).nonzero().tolist()  # fainter lines are not seen, and there may be B x K of them
+    pairs = (share > 0.01).nonzero().tolist()  # fainter lines are invisible, and there may be B x K of them
     lines = [(x[i].tolist(), y[j].tolist()) for i, j in pairs]
     strength = [float(share[i, j]) for i, j in pairs]
     ax.add_collection(

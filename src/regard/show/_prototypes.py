@@ -1,4 +1,4 @@
-"""What a prototype stands for: the crops nearest to it."""
+"""Prototypes, shown by the crops nearest to them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def prototypes(
     nearest: int = 8,
     columns: int = 1,
 ) -> AnyFigure:
-    """One row for each prototype: the crops with the highest scores, best first, with that score under each.
+    """One row per prototype: the crops with the highest scores, best first, each with its score.
 
     The title of a row says how many of the N crops are nearest to it.
 
-    crops    (N, 3, H, W), or a sequence of pictures of any size
-    scores   (N, K), cosines to the prototypes, say
-    which    the prototypes to show, by default the first ten
-    ax       the axes to draw into, by default those of a new figure
-    nearest  crops in a row
-    columns  prototypes beside one another; they are read column by column
+    `crops`: (N, 3, H, W), or a sequence of pictures of any size.
+    `scores`: (N, K), such as cosines to the prototypes.
+    `which`: the prototypes to show; default the first ten.
+    `ax`: axes to draw into; default those of a new figure.
+    `nearest`: crops per prototype; default 8.
+    `columns`: columns of prototypes, filled one after the other; default 1.
 
     >>> import torch
     >>> figure = prototypes(torch.rand(20, 3, 8, 8), torch.randn(20, 4), nearest=5)

@@ -4,8 +4,8 @@
     backbone = regard.backbones.load_backbone(folder)
     print(evaluate_backbone(backbone, regard.pictures.open_pictures("labelled/")).table())
 
-The parts: `views` cuts the crops of a batch, `codes` shares samples out over prototypes with the one Sinkhorn,
-`swapped_loss` predicts codes from other views, `Queue` remembers past embeddings, `Watch` says when it collapses.
+The parts: `views` cuts the crops of a batch, `codes` assigns samples evenly to prototypes by Sinkhorn, `swapped_loss`
+predicts codes from other views, `Queue` stores past embeddings, `Watch` warns of collapse.
 """
 
 from regard.swav._crops import views

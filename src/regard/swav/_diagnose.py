@@ -1,4 +1,4 @@
-"""Is it learning? The numbers that tell, and what they mean in words."""
+"""Diagnosis of a run: numbers that show whether it learns, and warnings in words."""
 
 from __future__ import annotations
 
@@ -12,22 +12,32 @@ from torch import Tensor
 
 from regard.swav._queue import world
 
-STUCK, FEW, FLAT, UNEVEN = 0.99, 0.1, 0.05, 0.5
+STUCK = 0.99  # the loss over that of equally likely prototypes, from which on nothing is learned
+FEW = 0.1  # share of prototypes in use, below which the clusters collapse
+FLAT = 0.05  # rank of the embeddings over their dimension, below which they collapse
+UNEVEN = 0.5  # Sinkhorn's residual, above which codes are uneven
 
 
 @torch.no_grad()
 def measure(loss: Tensor, scores: Tensor, code: Tensor, z: Tensor, residual: Tensor) -> dict[str, Any]:
-    """The state of training from one batch, over all processes; all must call it.
+    """Numbers about the state of training from one batch, over all processes; all must call it.
 
-    `scores` and `code` (C, B, K), `z` (C, B, D). code_entropy: mean entropy of a code in nats (ln K is uniform);
-    shares: that of each prototype in the codes, times K (1 is equipartition), with share_least and share_most; used:
-    part of the prototypes that are the nearest of some sample, of those that could be; residual: Sinkhorn's; rank: how
-    many directions the embeddings fill (the exponential of the entropy of the covariance's spectrum).
+    loss           mean over processes
+    code_entropy   mean entropy of a code in nats; ln K is uniform
+    shares         share of each prototype in the codes, times K: 1 is equipartition; also share_least, share_most
+    used           share of the prototypes that are the nearest of some sample, of the most that could be
+    residual       Sinkhorn's
+    rank           effective number of dimensions of the embeddings: exp of the entropy of the covariance's spectrum
+
+    `loss`: of the batch.
+    `scores`, `code`: (C, B, K).
+    `z`: embeddings (C, B, D).
+    `residual`: (C,).
 
     >>> scores, z = torch.randn(2, 8, 4), torch.randn(2, 8, 16)
     >>> even = torch.full((2, 8, 4), 0.25)
-    >>> found = measure(torch.tensor(1.5), scores, even, z, torch.zeros(2))
-    >>> found["loss"], found["share_least"], round(found["code_entropy"], 3)
+    >>> numbers = measure(torch.tensor(1.5), scores, even, z, torch.zeros(2))
+    >>> numbers["loss"], numbers["share_least"], round(numbers["code_entropy"], 3)
     (1.5, 1.0, 1.386)
     """
     k = scores.shape[-1]
@@ -50,8 +60,8 @@ def measure(loss: Tensor, scores: Tensor, code: Tensor, z: Tensor, residual: Ten
     totals, shares, nearest, z_sum, square = flat.split([len(s) for s in sums])
     count = totals[2]
     mean = z_sum / count
-    spread = square.view(len(mean), -1) / count - torch.outer(mean, mean)
-    spectrum = torch.linalg.eigvalsh(spread.double()).clamp(min=0)
+    covariance = square.view(len(mean), -1) / count - torch.outer(mean, mean)
+    spectrum = torch.linalg.eigvalsh(covariance.double()).clamp(min=0)
     spectrum = spectrum / spectrum.sum().clamp(min=1e-30)
     rank = torch.exp(-(spectrum * spectrum.clamp(min=1e-30).log()).sum()) if spectrum.sum() > 0 else spectrum.sum()
     shares = shares / count * k
@@ -68,9 +78,9 @@ def measure(loss: Tensor, scores: Tensor, code: Tensor, z: Tensor, residual: Ten
 
 
 class Watch:
-    """Reads the numbers of `measure` as they come, and says in words when they speak of collapse, and what to do.
+    """From the numbers of `measure` to warnings of collapse in words, with remedies.
 
-    Says each thing once, and again only after it had gone away. Nothing is said in the first `patience` steps.
+    A warning is repeated only if its cause has disappeared in between; there is none in the first `patience` steps.
 
     >>> watch = Watch(prototypes=30, dim=64, patience=0)
     >>> print(*watch({"loss": 3.4, "used": 1.0, "rank": 30.0, "residual": 0.0}, step=10))
@@ -80,22 +90,22 @@ class Watch:
     def __init__(self, prototypes: int, dim: int, patience: int) -> None:
         self.prototypes, self.dim, self.patience = prototypes, dim, patience
         self.highest = 0.0
-        self._said: set[str] = set()
+        self._active: set[str] = set()
 
     def __call__(self, values: Mapping[str, float], step: int) -> list[str]:
-        """What there is to say."""
+        """The new warnings at a step."""
         if step < self.patience:
             return []
         self.highest = max(self.highest, values["rank"])
         flat = values["rank"] < max(2.0, FLAT * self.dim)
         falling = values["rank"] < self.highest / 3
-        top = math.log(self.prototypes)
-        found = {
+        uniform = math.log(self.prototypes)
+        warnings = {
             "stuck": (
-                values["loss"] > STUCK * top and self.prototypes > 1,
-                f"the loss {values['loss']:.2f} is still about ln {self.prototypes} = {top:.2f}, as if every prototype "
-                "were equally likely. Keep the prototypes frozen longer (freeze), take fewer, a smaller eps with "
-                "more iterations, switch the queue off for now (queue=0), or raise the learning rate.",
+                values["loss"] > STUCK * uniform and self.prototypes > 1,
+                f"the loss {values['loss']:.2f} is still about ln {self.prototypes} = {uniform:.2f}, as if every "
+                "prototype were equally likely. Keep the prototypes frozen longer (freeze), take fewer, a smaller eps "
+                "with more iterations, switch the queue off for now (queue=0), or raise the learning rate.",
             ),
             "few": (
                 values["used"] < FEW,
@@ -118,6 +128,6 @@ class Watch:
                 "the loss is not a number. Lower the learning rate.",
             ),
         }
-        now = {name for name, (true, _) in found.items() if true}
-        new, self._said = now - self._said, now
-        return [f"step {step}: {text}" for name, (_, text) in found.items() if name in new]
+        active = {name for name, (applies, _) in warnings.items() if applies}
+        new, self._active = active - self._active, active
+        return [f"step {step}: {text}" for name, (_, text) in warnings.items() if name in new]

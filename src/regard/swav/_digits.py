@@ -1,4 +1,4 @@
-"""The data set that comes along: scikit-learn's digits."""
+"""A data set that needs no download: scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from regard.pictures import Arrays
 from regard.training import generator
 
-TEST = 500
+TEST = 500  # pictures to test on
 
 
 def digits() -> tuple[Arrays, Arrays]:

@@ -1,4 +1,4 @@
-"""How good are features? Nearest neighbours and a linear probe, beside an untrained backbone and raw pixels."""
+"""Evaluation of features: nearest neighbours and a linear probe, compared with an untrained backbone and pixels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.training import generator
 
 @dataclass(frozen=True)
 class Proportion:
-    """A share of right answers among `count`, with its 95 % interval (Wilson).
+    """A share of right answers among `count`, with its 95 % confidence interval (Wilson).
 
     >>> print(Proportion(90, 100))
     90.0 % (82.6 to 94.5)
@@ -35,7 +35,7 @@ class Proportion:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true share lies, 19 times of 20."""
+        """The ends of the 95 % confidence interval."""
         z, n, p = 1.96, self.count, self.share
         middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
         return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
@@ -47,7 +47,7 @@ class Proportion:
 
 @dataclass(frozen=True)
 class BackboneEvaluation:
-    """k-nearest neighbours and linear probe on pictures that neither has seen the labels of.
+    """Accuracy of k-nearest neighbours and of a linear probe on test pictures.
 
     >>> same = Proportion(90, 100)
     >>> print(BackboneEvaluation(same, same, same, same, same, 300, 100).table().splitlines()[1])
@@ -63,7 +63,7 @@ class BackboneEvaluation:
     test: int
 
     def table(self) -> str:
-        """As people read it."""
+        """A table as text."""
         rows = [
             ("", f"{NEIGHBOURS}-NN", "linear probe"),
             ("this backbone", str(self.knn), str(self.probe)),
@@ -74,7 +74,7 @@ class BackboneEvaluation:
         return "\n".join([*lines, f"{self.train} pictures to learn from, {self.test} to test on; 95 % intervals"])
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """As a JSON object."""
         return asdict(self)
 
 
@@ -90,9 +90,14 @@ def evaluate_backbone(
     seed: int = 0,
     most: int = 20_000,
 ) -> BackboneEvaluation:
-    """Evaluate a backbone on labelled pictures: learn from a part (or all, if `test` is given), test on the rest.
+    """Evaluate a backbone on labelled pictures; broken pictures are left out.
 
-    At most `most` pictures are learned from, and as many tested on. Broken pictures are left out.
+    `backbone`: not changed.
+    `pictures`: to learn from, and without `test` to test on.
+    `test`: pictures to test on; default None, a part of `pictures`.
+    `test_share`: of that part; default 0.25.
+    `seed`: of the split, and of the untrained backbone; default 0.
+    `most`: at most so many pictures are learned from, and as many tested on; default 20,000.
 
     >>> from regard.backbones import make_backbone
     >>> from regard.pictures import Arrays
@@ -112,12 +117,12 @@ def evaluate_backbone(
     x, y = x[:most], y[:most]
     if len(x) < NEIGHBOURS or not len(x_test):
         raise Problem(f"{len(x)} labelled pictures are too few to evaluate with. Give {2 * NEIGHBOURS} or more.")
-    twin = calibrated(untrained_twin(backbone, seed), x)
-    made, random = ((pooled_features(network, x), pooled_features(network, x_test)) for network in (backbone, twin))
+    untrained = calibrated(untrained_twin(backbone, seed), x)
+    trained, random = ((pooled_features(n, x), pooled_features(n, x_test)) for n in (backbone, untrained))
     pixels = [p.float().flatten(1) / 255 for p in (x, x_test)]
     return BackboneEvaluation(
-        knn=knn(made[0], y, made[1], y_test),
-        probe=probe(made[0], y, made[1], y_test),
+        knn=knn(trained[0], y, trained[1], y_test),
+        probe=probe(trained[0], y, trained[1], y_test),
         untrained_knn=knn(random[0], y, random[1], y_test),
         untrained_probe=probe(random[0], y, random[1], y_test),
         pixels_knn=knn(pixels[0], y, pixels[1], y_test),
@@ -127,13 +132,19 @@ def evaluate_backbone(
 
 
 def gather(pictures: Pictures, size: int, most: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Readable pictures (N, 3, size, size) and their labels (N,), at most `most`, in a random order."""
+    """Readable pictures (N, 3, size, size) and their labels (N,), in random order.
+
+    `pictures`: a source with labels.
+    `size`: the side to resize to, in pixels.
+    `most`: at most so many.
+    `seed`: of the choice and the order.
+    """
     if pictures.labels is None:
         raise Problem("these pictures have no labels to evaluate with. Put them in one folder for each class.")
     chosen = torch.randperm(len(pictures), generator=generator(seed, 98))[:most].tolist()
-    found = [(take(pictures, i), i) for i in chosen]
-    good = [(taken.picture, i) for taken, i in found if taken.index == i]
-    return torch.stack([square(p, size) for p, _ in good]), torch.tensor([pictures.labels[i] for _, i in good])
+    readable = [(taken.picture, i) for i in chosen if (taken := take(pictures, i)).index == i]
+    labels = torch.tensor([pictures.labels[i] for _, i in readable])
+    return torch.stack([square(picture, size) for picture, _ in readable]), labels
 
 
 @torch.no_grad()
@@ -148,14 +159,14 @@ def pooled_features(backbone: Backbone, x: Tensor, batch: int = 256) -> Tensor:
     training = backbone.training
     device = next(backbone.parameters()).device
     backbone.eval()
-    made = [backbone.pooled(backbone.prepare(part.to(device))).float().cpu() for part in x.split(batch)]
+    features = [backbone.pooled(backbone.prepare(part.to(device))).float().cpu() for part in x.split(batch)]
     backbone.train(training)
-    return torch.cat(made)
+    return torch.cat(features)
 
 
 @torch.no_grad()
 def calibrated(backbone: Backbone, x: Tensor, batches: int = 20) -> Backbone:
-    """The backbone with the statistics of its norms measured on these pictures; nothing is learned."""
+    """The backbone after updating the running statistics of its batch norms on these pictures; no weight changes."""
     backbone.train()
     for part in x.split(128)[:batches]:
         if len(part) > 1:
@@ -164,7 +175,11 @@ def calibrated(backbone: Backbone, x: Tensor, batches: int = 20) -> Backbone:
 
 
 def knn(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, k: int = NEIGHBOURS) -> Proportion:
-    """Vote of the k nearest by cosine, each weighing exp(cosine / 0.1).
+    """Accuracy of a vote of the nearest neighbours by cosine, each with weight exp(cosine / 0.1).
+
+    `train`, `labels`: features (N, D) and labels (N,) to learn from.
+    `test`, `answers`: features (M, D) and labels (M,) to test on.
+    `k`: neighbours; default 10.
 
     >>> x, y = torch.eye(2).repeat(5, 1), torch.tensor([0, 1]).repeat(5)
     >>> print(knn(x, y, x, y, k=3).share)
@@ -174,14 +189,17 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, k: int = N
     classes = int(torch.cat([labels, answers]).max()) + 1
     right = 0
     for part, expected in zip(test.split(512), answers.split(512), strict=True):
-        near, index = (part @ train.T).topk(min(k, len(train)), dim=-1)
-        votes = ((near / 0.1).exp().unsqueeze(-1) * one_hot(labels[index], classes)).sum(1)
+        cosines, index = (part @ train.T).topk(min(k, len(train)), dim=-1)
+        votes = ((cosines / 0.1).exp().unsqueeze(-1) * one_hot(labels[index], classes)).sum(1)
         right += int((votes.argmax(-1) == expected).sum())
     return Proportion(right, len(test))
 
 
 def probe(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor) -> Proportion:
-    """Logistic regression on standardised features; a linear classifier is all that is trained.
+    """Accuracy of logistic regression on standardised features.
+
+    `train`, `labels`: features (N, D) and labels (N,) to learn from.
+    `test`, `answers`: features (M, D) and labels (M,) to test on.
 
     >>> x, y = torch.eye(2).repeat(5, 1), torch.tensor([0, 1]).repeat(5)
     >>> print(probe(x, y, x, y).share)
@@ -194,5 +212,5 @@ def probe(train: Tensor, labels: Tensor, test: Tensor, answers: Tensor) -> Propo
         raise Problem("all pictures have the same label. Put them in one folder for each class.")
     scale = StandardScaler().fit(train.double().numpy())
     model = LogisticRegression(C=0.1, max_iter=1000).fit(scale.transform(train.double().numpy()), labels.numpy())
-    said = torch.from_numpy(model.predict(scale.transform(test.double().numpy())))
-    return Proportion(int((said == answers).sum()), len(test))
+    predictions = torch.from_numpy(model.predict(scale.transform(test.double().numpy())))
+    return Proportion(int((predictions == answers).sum()), len(test))

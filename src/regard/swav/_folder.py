@@ -13,10 +13,10 @@ from regard.training import RunFolder
 
 @dataclass(frozen=True)
 class PretrainingFolder(RunFolder):
-    """The folder of a pretraining run: that of any run, and what pretraining adds.
+    """The folder of a pretraining run: what any run has, and
 
         broken.txt         files that could not be read, and why
-        evaluation.json    the evaluation at the end, where pictures have labels
+        evaluation.json    the evaluation at the end, if pictures have labels
         prototypes.png     the pictures nearest to each prototype
 
     >>> PretrainingFolder(Path("out/photos")).prototypes.as_posix()

@@ -1,4 +1,4 @@
-"""Codes and the loss between swapped views."""
+"""Codes, and the loss between swapped views."""
 
 from __future__ import annotations
 
@@ -18,27 +18,32 @@ def codes(
     queued: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Transport]:
-    """The codes (B, K) of samples with these scores: the rows of Sinkhorn's plan, each summing to one; no gradient.
+    """The codes (B, K) of samples, and the whole transport; without gradient.
 
-    `queued` (L, K), scores of past samples, take part in the sharing out and are left away afterwards. In a process
-    `group` each process gives its own samples. Without iterations the codes are a softmax of scores / eps, which shares
-    nothing out. Also returns the whole transport.
+    Codes are the rows of Sinkhorn's plan between samples and prototypes, each normalised to sum one.
+
+    `scores`: (B, K).
+    `eps`: weight of the entropy; default 0.05.
+    `iterations`: of Sinkhorn; default 3. With 0 the codes are softmax(scores / eps), which is not balanced.
+    `queued`: (L, K), scores of past samples, part of the transport problem but not of the codes; default None.
+    `group`: processes whose samples are assigned together; default None, this process alone.
 
     >>> code, transport = codes(torch.tensor([[1.0, 0.9], [1.0, 0.8]]), iterations=50)
     >>> code.sum(-1), code.argmax(-1)
     (tensor([1., 1.]), tensor([1, 0]))
     """
-    own = scores.detach()
-    transport = sinkhorn(own if queued is None else torch.cat([queued.detach(), own]), eps, iterations, group=group)
-    return transport.weights[-len(own) :], transport
+    scores = scores.detach()
+    rows = scores if queued is None else torch.cat([queued.detach(), scores])
+    transport = sinkhorn(rows, eps, iterations, group=group)
+    return transport.weights[-len(scores) :], transport
 
 
 def swapped_loss(scores: Tensor, code: Tensor, temperature: float = 0.1) -> Tensor:
     """The loss of SwAV: each code is predicted from the scores of all other views of its sample.
 
     `scores` (V, B, K) are cosines of the views to the prototypes, the first C of them the views that have codes; `code`
-    (C, B, K). The cross entropy -sum_k q_k log softmax(scores / temperature)_k, over the mean of views other than the
-    one the code is from, of codes and of samples. Differentiable in `scores`; computed in float32 at least.
+    (C, B, K). The cross entropy -sum_k q_k log softmax(scores / temperature)_k, averaged over views other than the one
+    the code is from, over codes and over samples. Differentiable in `scores`; computed in float32 at least.
 
     >>> swapped_loss(torch.zeros(2, 1, 4), torch.full((2, 1, 4), 0.25))
     tensor(1.3863)

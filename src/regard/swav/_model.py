@@ -18,13 +18,13 @@ from regard.swav._queue import Queue, world
 from regard.swav._settings import Settings
 from regard.training import LARS, Task, groups, mix
 
-MEMORY = 1 << 29  # bytes of squared pictures that are kept instead of read again
+MEMORY = 1 << 29  # bytes of squared pictures that may be cached
 
 
 class Canvases:
-    """Pictures squared to one side, as `fit` takes them. Broken ones give way to the next, and are noted in the batch.
+    """Pictures resized to squares of one side, as data for `fit`. A broken one is replaced by the next, and noted.
 
-    What fits into memory is read once, if the loading is done in this process.
+    They are cached if all fit into `MEMORY` and `keep` is True (default); loader processes would cache each their own.
 
     >>> from regard.pictures import Arrays
     >>> data = Canvases(Arrays(torch.rand(5, 3, 20, 30)), side=16)
@@ -34,8 +34,8 @@ class Canvases:
 
     def __init__(self, pictures: Pictures, side: int, keep: bool = True) -> None:
         self.pictures, self.side = pictures, side
-        self._kept: dict[int, tuple[Tensor, float, list[tuple[str, str]]]] = {}
-        self._keep = keep and len(pictures) * 3 * side * side <= MEMORY
+        self._cache: dict[int, tuple[Tensor, float, list[tuple[str, str]]]] = {}
+        self._caches = keep and len(pictures) * 3 * side * side <= MEMORY
         self._all: Tensor | None = None
         if isinstance(pictures, Arrays) and pictures.pictures.shape[-2:] == (side, side):
             self._all = pictures.pictures
@@ -44,35 +44,35 @@ class Canvases:
         return len(self.pictures)
 
     def batch(self, indices: list[int], epoch: int) -> dict[str, Any]:
-        """Pictures (B, 3, side, side) uint8, their aspect (width over height), where they are from, what was broken."""
+        """Pictures (B, 3, side, side) uint8, aspect (width over height), index, epoch, and notes on broken files."""
         index = torch.tensor(indices)
         if self._all is not None:
             return {"pictures": self._all[index], "aspect": torch.ones(len(index)), "index": index, "epoch": epoch}
-        read = [self._one(i) for i in indices]
+        samples = [self._sample(i) for i in indices]
         return {
-            "pictures": torch.stack([picture for picture, _, _ in read]),
-            "aspect": torch.tensor([aspect for _, aspect, _ in read]),
+            "pictures": torch.stack([picture for picture, _, _ in samples]),
+            "aspect": torch.tensor([aspect for _, aspect, _ in samples]),
             "index": index,
             "epoch": epoch,
-            "broken": [note for _, _, broken in read for note in broken],
+            "broken": [note for _, _, broken in samples for note in broken],
         }
 
-    def _one(self, index: int) -> tuple[Tensor, float, list[tuple[str, str]]]:
-        if index in self._kept:
-            return self._kept[index]
+    def _sample(self, index: int) -> tuple[Tensor, float, list[tuple[str, str]]]:
+        if index in self._cache:
+            return self._cache[index]
         taken = take(self.pictures, index)
         height, width = taken.picture.shape[-2:]
-        made = (square(taken.picture, self.side), width / height, list(taken.broken))
-        if self._keep:
-            self._kept[index] = made
-        return made
+        sample = (square(taken.picture, self.side), width / height, list(taken.broken))
+        if self._caches:
+            self._cache[index] = sample
+        return sample
 
 
 class Swav(Task):
     """Swapped assignments between views (Caron et al. 2020), with the backbone that it trains.
 
-    The projection is two dense layers with a batch norm; prototypes are the weight (K, dim) of a dense layer without
-    bias, of unit rows, that does not move in the first `freeze` steps.
+    The projection is two linear layers with a batch norm; prototypes are the weight (K, dim) of a linear layer without
+    bias, with rows of unit length, frozen in the first `freeze` steps.
 
     >>> from regard.backbones import make_backbone
     >>> task = Swav(make_backbone("small", widths=[4], depths=[1], size=16), Settings(prototypes=5, dim=8))
@@ -98,7 +98,7 @@ class Swav(Task):
 
     @property
     def config(self) -> dict[str, Any]:  # type: ignore[override]
-        """What is trained; how long is not part of it."""
+        """Settings and backbone; without the number of steps, so that a run can be prolonged."""
         settings = {k: v for k, v in self.settings.as_dict().items() if k not in ("steps",)}
         return {"kind": "swav", "settings": settings, "backbone": self.backbone.config}
 
@@ -108,7 +108,7 @@ class Swav(Task):
         return normalize(z.float(), dim=-1)
 
     def scores(self, z: Tensor) -> Tensor:
-        """Cosines to the prototypes, never in half precision."""
+        """Cosines to the prototypes (B, K), never in half precision."""
         with torch.autocast(z.device.type, enabled=False):
             out: Tensor = self.prototypes(z.float())
         return out
@@ -127,32 +127,32 @@ class Swav(Task):
         group = dist.group.WORLD if world()[1] > 1 else None
         with torch.no_grad():
             queued = self.scores(self.queue.rows) if self.queue.full else (None, None)
-            made = [codes(scores[i], settings.eps, settings.iterations, queued=queued[i], group=group) for i in (0, 1)]
-            code = torch.stack([weights for weights, _ in made])
-            residual = torch.stack([transport.residual for _, transport in made])
+            plans = [codes(scores[i], settings.eps, settings.iterations, queued=queued[i], group=group) for i in (0, 1)]
+            code = torch.stack([weights for weights, _ in plans])
+            residual = torch.stack([transport.residual for _, transport in plans])
             self.queue.push(z[:2])
         loss = swapped_loss(scores, code, settings.temperature)
-        # A measurement costs an eigenvalue problem: made when it is written down.
-        held = (loss.detach(), scores[:2].detach(), code, z[:2].detach(), residual)
-        return loss, {"measured": lambda: measure(*held)}
+        # A measurement solves an eigenvalue problem: only for the steps that are logged.
+        tensors = (loss.detach(), scores[:2].detach(), code, z[:2].detach(), residual)
+        return loss, {"measured": lambda: measure(*tensors)}
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW or LARS, with no decay on norms, biases and prototypes, whose length is fixed."""
+        """AdamW or LARS, without weight decay on norms, biases and prototypes, whose length is fixed."""
         settings = self.settings
         parts = groups(self, settings.weight_decay)
-        kept = [p for p in parts[0]["params"] if p is not self.prototypes.weight]
-        parts = [{**parts[0], "params": kept}, {**parts[1], "params": [*parts[1]["params"], self.prototypes.weight]}]
+        decayed = [p for p in parts[0]["params"] if p is not self.prototypes.weight]
+        parts = [{**parts[0], "params": decayed}, {**parts[1], "params": [*parts[1]["params"], self.prototypes.weight]}]
         if settings.optimizer == "lars":
             return LARS(parts, lr=settings.lr)
         return torch.optim.AdamW(parts, lr=settings.lr)
 
     def before_update(self, step: int) -> None:
-        """Keep the prototypes where they are at first."""
+        """Freeze the prototypes in the first steps."""
         if step < self.settings.freeze:
             self.prototypes.weight.grad = None
 
     def after_update(self, step: int) -> None:
-        """Give the prototypes their length back."""
+        """Normalise the prototypes to unit length."""
         self._unit_prototypes()
 
     def extra_state(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Swav(Task):
         return {"queue": self.queue.state(), "broken": self.broken}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take them back."""
+        """Restore both."""
         self.queue.load(state["queue"])
         self.broken = dict(state["broken"])
 

@@ -1,4 +1,4 @@
-"""`pretrain`: pictures in, a backbone out."""
+"""`pretrain`: from pictures to a backbone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from regard.training._setting import changed
 
 
 class CollapseWarning(UserWarning):
-    """What the numbers of a run say in words.
+    """A warning that a run collapses, or will.
 
     >>> issubclass(CollapseWarning, UserWarning)  # so that warnings.simplefilter("error", CollapseWarning) stops a run
     True
@@ -37,7 +37,7 @@ class CollapseWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Pretraining:
-    """A finished run: its `folder`, the folder of the `backbone`, the trained task, how it went, broken files.
+    """A finished run: its `folder`, the folder of the `backbone`, the trained task, steps and speed, broken files.
 
     >>> [name for name in Pretraining.__annotations__]
     ['folder', 'backbone', 'task', 'fitted', 'broken', 'first']
@@ -48,7 +48,7 @@ class Pretraining:
     task: Swav
     fitted: Fitted
     broken: dict[str, str]
-    first: bool  # whether this is the first of its processes
+    first: bool  # whether this process is the first
 
 
 def pretrain(
@@ -62,14 +62,14 @@ def pretrain(
 ) -> Path:
     """Pretrain a backbone on pictures without labels, and return the folder that `load_backbone` takes.
 
-    Called again with the same `out` it goes on where it stopped.
+    Rerun with the same `out` to resume.
 
-    pictures: a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`.
-    out: the folder of the run.
-    preset: the name of the settings to begin with, default "small".
-    settings: in place of a preset, settings of your own.
-    running: devices, precision, log, progress; default `regard.training.Running()`.
-    changes: other values of single settings, such as steps=300, prototypes=60.
+    `pictures`: a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`.
+    `out`: the folder of the run.
+    `preset`: the name of a preset of settings; default "small".
+    `settings`: settings in place of a preset; default None.
+    `running`: devices, precision, log, progress; default `regard.training.Running()`.
+    `changes`: values of single settings, such as steps=300, prototypes=60.
 
         folder = pretrain(torch.randint(0, 256, (500, 3, 80, 80), dtype=torch.uint8), preset="scenes", out="out/scenes")
 
@@ -96,7 +96,11 @@ def run(
     after_step: Callable[[int], None] | None = None,
     **changes: Any,
 ) -> Pretraining:
-    """As `pretrain`, but with all there is to know about the run; `after_step` is that of `regard.training.fit`.
+    """As `pretrain`, but returns the whole run.
+
+    `pictures`, `out`, `settings`, `running`, `changes`: as in `pretrain`.
+    `preset_name`: the `preset` of `pretrain`.
+    `after_step`: as in `regard.training.fit`; default None.
 
     >>> import tempfile
     >>> x = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
@@ -118,9 +122,9 @@ def run(
         warnings.warn(warning, CollapseWarning, stacklevel=3)
     watch = Watch(settings.prototypes, settings.dim, patience=max(100, 2 * settings.freeze))
 
-    def look(step: int, values: dict[str, float]) -> None:
-        for words in watch(values, step):
-            warnings.warn(words, CollapseWarning, stacklevel=2)
+    def warn(step: int, values: dict[str, float]) -> None:
+        for warning in watch(values, step):
+            warnings.warn(warning, CollapseWarning, stacklevel=2)
 
     fitted = fit(
         task,
@@ -136,10 +140,10 @@ def run(
         out=folder.path,
         running=running,
         after_step=after_step,
-        on_log=look,
+        on_log=warn,
     )
     if _windows(settings):
-        _meet_whole_pictures(task.backbone, source)
+        _recalibrate(task.backbone, source)
     first = world()[0] == 0
     if first:
         save_backbone(task.backbone, folder.backbone)
@@ -150,12 +154,12 @@ def run(
 
 
 def build(settings: Settings) -> Swav:
-    """The task of a run, its first weights a function of the seed."""
+    """The task of a run, with initial weights by the seed of the settings."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         backbone = make_backbone(
             settings.backbone,
-            size=_whole(settings),
+            size=_whole_size(settings),
             nonlocal_after=settings.nonlocal_after,
             **({"pretrained": settings.pretrained} if not settings.backbone.startswith("small") else {}),
             **settings.backbone_options,
@@ -163,57 +167,59 @@ def build(settings: Settings) -> Swav:
         return Swav(backbone, settings)
 
 
-def _meet_whole_pictures(backbone: Backbone, source: Pictures, most: int = 2560) -> None:
-    """Measure the statistics of the norms anew, on whole pictures; so far they are those of windows.
+def _recalibrate(backbone: Backbone, source: Pictures, most: int = 2560) -> None:
+    """Measure the running statistics of the batch norms on whole pictures, in place of those of windows.
 
-    Called in every process, on the same pictures: synchronised norms wait for each other.
+    `most`: at most so many pictures; default 2560. Called in every process, on the same pictures: synchronised norms
+    wait for each other.
     """
     norms = [m for m in backbone.modules() if isinstance(m, BatchNorm)]
-    rates = [norm.momentum for norm in norms]
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over batches
     count, size = min(len(source), most), backbone.preparation.size
-    chosen = [take(source, i * len(source) // count).picture for i in range(count)]
-    calibrated(backbone, torch.stack([square(picture, size) for picture in chosen]))
-    for norm, rate in zip(norms, rates, strict=True):
-        norm.momentum = rate
+    sample = [take(source, i * len(source) // count).picture for i in range(count)]
+    calibrated(backbone, torch.stack([square(picture, size) for picture in sample]))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
 
 
 def _windows(settings: Settings) -> bool:
+    """Whether views are cut from windows, not from whole pictures."""
     return settings.crops.window != (1.0, 1.0)
 
 
-def _whole(settings: Settings) -> int:
-    """The side of whole pictures: that of the canvas; or such that a window is a view, on average."""
+def _whole_size(settings: Settings) -> int:
+    """The side in pixels of whole pictures for the backbone: the canvas, or that at which a mean window is a view."""
     if _windows(settings) and settings.canvas:
         return settings.canvas
     return round(settings.crops.size / math.sqrt(sum(settings.crops.window) / 2))
 
 
 def load_pretraining(out: Path | str) -> Swav:
-    """The task of a run as its newest checkpoint has it: backbone, projection and prototypes.
+    """The task of a run from its newest checkpoint: backbone, projection and prototypes.
 
     >>> load_pretraining("nowhere")
     Traceback (most recent call last):
     regard._problem.Problem: nowhere has no checkpoint. ...
     """
-    found = latest(out)
-    if found is None:
+    checkpoint = latest(out)
+    if checkpoint is None:
         raise Problem(f"{out} has no checkpoint. Name the folder of a run: regard pretrain --out FOLDER")
     try:
-        given: dict[str, Any] = dict(found.config["settings"])
-        cuts: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.pop("crops").items()}
-        settings = Settings(crops=Crops(**cuts), **given)
+        values: dict[str, Any] = dict(checkpoint.config["settings"])
+        crops: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.pop("crops").items()}
+        settings = Settings(crops=Crops(**crops), **values)
     except (KeyError, TypeError) as error:
-        raise Problem(f"{found.folder} is not a pretraining run ({error}). Name another folder.") from error
+        raise Problem(f"{checkpoint.folder} is not a pretraining run ({error}). Name another folder.") from error
     task = build(settings)
-    restore(task, found)
+    restore(task, checkpoint)
     return task.eval()
 
 
 def canvas(settings: Settings, source: Pictures) -> int:
-    """The side that pictures are kept at: as asked; as they are, if small and square; or half more than a view."""
+    """The side that pictures are resized to: `settings.canvas`, else theirs if small and square, else 1.5 views."""
     if settings.canvas:
         return settings.canvas
     if isinstance(source, Arrays):
@@ -224,14 +230,14 @@ def canvas(settings: Settings, source: Pictures) -> int:
 
 
 def before(settings: Settings, batch: int) -> list[str]:
-    """What can be said before the first step."""
-    said = []
-    together = batch + settings.queue
-    if together < settings.prototypes:
-        said.append(
-            f"{together} samples share {settings.prototypes} prototypes: codes cannot be even. Take fewer prototypes, "
+    """Warnings about settings, before the first step."""
+    texts = []
+    samples = batch + settings.queue
+    if samples < settings.prototypes:
+        texts.append(
+            f"{samples} samples share {settings.prototypes} prototypes: codes cannot be even. Take fewer prototypes, "
             "a larger batch, or a queue."
         )
     if 0 < settings.queue < batch:
-        said.append(f"a queue of {settings.queue} is shorter than a batch of {batch}. Make it several batches, or 0.")
-    return said
+        texts.append(f"a queue of {settings.queue} is shorter than a batch of {batch}. Make it several batches, or 0.")
+    return texts

@@ -1,4 +1,4 @@
-"""Past embeddings, that help to share out codes when a batch is small."""
+"""A queue of past embeddings, for balanced codes with small batches."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 def world() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
+    """The rank of this process, and the number of processes."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 class Queue:
-    """The last `length` embeddings of each of `views` views, over all processes; each keeps its own part.
+    """The last `length` embeddings of each of `views` views, over all processes; each process has its part.
 
-    It counts what it holds, and is used from the moment it is full. Not a buffer of a module: what data-parallel
-    training copies from the first process to the others would overwrite their parts.
+    It is used only when full. Not a buffer of a module: data-parallel training copies buffers from the first process
+    to the others, and would overwrite their parts.
 
     >>> queue = Queue(length=3, dim=1, views=1)
     >>> for i in range(4):
@@ -34,13 +34,13 @@ class Queue:
 
     @property
     def share(self) -> int:
-        """How many rows belong to this process."""
+        """The number of rows of this process."""
         return self.length // world()[1]
 
     @property
     def rows(self) -> Tensor:
-        """What this process holds, oldest first: (views, at most `share`, dim)."""
-        if self._restored:  # a checkpoint has the rows of all processes; only now it is known which ones are ours
+        """The embeddings of this process, oldest first: (views, at most `share`, dim)."""
+        if self._restored:  # a checkpoint has the rows of all processes; the rank may be known only now
             rank, processes = world()
             self._rows = self._rows.chunk(processes, 1)[rank] if processes > 1 else self._rows
             self._restored = False
@@ -48,11 +48,11 @@ class Queue:
 
     @property
     def full(self) -> bool:
-        """Whether it has all rows it can have, and there are any."""
+        """Whether it has `length` > 0 embeddings."""
         return self.length > 0 and self.rows.shape[1] >= self.share > 0
 
     def push(self, z: Tensor) -> None:
-        """Append embeddings (views, B, dim); the oldest go."""
+        """Append embeddings (views, B, dim), and drop the oldest."""
         if self.share:
             rows = self.rows.to(z.device, z.dtype)
             self._rows = torch.cat([rows, z.detach()], 1)[:, -self.share :].contiguous()
@@ -68,5 +68,5 @@ class Queue:
         return {"rows": rows.cpu()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Restore a `state`."""
         self._rows, self._restored = state["rows"], True

@@ -1,4 +1,4 @@
-"""The settings of a pretraining run, and presets that do not collapse."""
+"""The settings of a pretraining run, and presets."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Pair = tuple[float, float]
 class Crops:
     """How views are cut out of a picture and changed.
 
-    First a square window that covers a share `window` of the picture is chosen, anew in each epoch; all views are cut
-    out of it, so that in a picture of many things they show the same one. Two large views and `local` small ones are
-    cut out of the window, flipped, recoloured, made grey and blurred at random.
+    First a random square window that covers a share `window` of the picture is chosen in each epoch; all views are cut
+    from it, so that in a picture of many things they show the same one. Two large views and `local` small ones are cut
+    from the window, and flipped, recoloured, made grey and blurred at random.
 
     >>> Crops(local=6).views
     8
@@ -29,24 +29,27 @@ class Crops:
     window: Pair = setting(
         "Least and largest share of the picture in the window that all views are cut from.", (1.0, 1.0)
     )
-    tries: int = setting("Windows of which the one whose pixels vary most is taken.", 1, at_least=1)
+    tries: int = setting("Random windows, of which the one whose pixels vary most is used.", 1, at_least=1)
     scale: Pair = setting("Least and largest share of the window in a large view.", (0.2, 1.0))
-    local: int = setting("Small views of each picture.", 4, at_least=0)
+    local: int = setting("Number of small views per picture.", 4, at_least=0)
     local_size: int = setting("Side of a small view, in pixels.", 18, at_least=1)
     local_scale: Pair = setting("Least and largest share of the window in a small view.", (0.08, 0.5))
-    ratio: Pair = setting("Least and largest width over height of what is cut.", (3 / 4, 4 / 3))
+    ratio: Pair = setting("Least and largest width over height of the part that is cut.", (3 / 4, 4 / 3))
     flip: float = setting("Probability that a view is mirrored.", 0.5)
-    jitter_p: float = setting("Probability that the colours of a view vary.", 0.8)
+    jitter_p: float = setting("Probability that the colours of a view are changed.", 0.8)
     jitter: tuple[float, float, float, float] = setting(
-        "How much brightness, contrast and saturation vary, and the hue as a share of a turn.", (0.4, 0.4, 0.4, 0.1)
+        "Largest change of brightness, contrast and saturation, and of the hue as a share of a turn.",
+        (0.4, 0.4, 0.4, 0.1),
     )
     grey: float = setting("Probability that a view is grey.", 0.2)
     blur: float = setting("Probability that a view is blurred.", 0.0)
-    blur_sigma: Pair = setting("Least and largest deviation of the blur, as shares of a view's side.", (0.003, 0.05))
+    blur_sigma: Pair = setting(
+        "Least and largest deviation of the Gaussian blur, as shares of a view's side.", (0.003, 0.05)
+    )
 
     @property
     def views(self) -> int:
-        """All views of one picture."""
+        """Number of views per picture."""
         return 2 + self.local
 
 
@@ -61,50 +64,50 @@ def _json(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides what a run computes. `batch_size` and `queue` count all processes together.
+    """All settings that decide the result of a run. `batch_size` and `queue` count all processes together.
 
     >>> Settings(prototypes=30).crops.size
     32
     """
 
-    backbone: str = setting("What is trained: small, small-wide, a saved folder, or a transformers model.", "small")
+    backbone: str = setting("Backbone to train: small, small-wide, a saved folder, or a transformers model.", "small")
     backbone_options: dict[str, Any] = setting(
         "Arguments of the backbone, as a JSON object.", factory=dict, parse=_json
     )
     nonlocal_after: tuple[Any, ...] = setting(
         "Residual blocks that a non-local block follows, as a JSON list of [stage, block].", (), parse=_json
     )
-    pretrained: bool = setting("Begin with the weights of a transformers model.", False)
+    pretrained: bool = setting("Start from the weights of the transformers model.", False)
     crops: Crops = field(default_factory=Crops)
     canvas: int = setting(
-        "Side that pictures are kept at before cropping, in pixels; 0 chooses by their size and that of the views.",
+        "Side that pictures are resized to before cropping, in pixels; 0 chooses by their size and that of the views.",
         0,
         at_least=0,
     )
     hidden: int = setting("Width of the projection's hidden layer.", 256, at_least=1)
-    dim: int = setting("Numbers in an embedding.", 64, at_least=1)
+    dim: int = setting("Dimension of an embedding.", 64, at_least=1)
     prototypes: int = setting("Prototypes that samples are assigned to.", 60, at_least=1)
-    temperature: float = setting("What the scores of prototypes are divided by before the softmax.", 0.1)
+    temperature: float = setting("Temperature of the softmax over prototypes in the loss.", 0.1)
     eps: float = setting("Weight of the entropy in Sinkhorn's problem: smaller makes sharper codes.", 0.05)
-    iterations: int = setting("Rounds of Sinkhorn.", 3, at_least=1)
-    queue: int = setting("Past embeddings that help to make codes, from the moment the queue is full.", 0, at_least=0)
-    freeze: int = setting("Steps that the prototypes stay as they are at first.", 100, at_least=0)
+    iterations: int = setting("Iterations of Sinkhorn.", 3, at_least=1)
+    queue: int = setting("Past embeddings that take part in making codes, once the queue is full.", 0, at_least=0)
+    freeze: int = setting("First steps in which the prototypes are frozen.", 100, at_least=0)
     optimizer: Literal["adamw", "lars"] = setting("The optimiser.", "adamw")
     lr: float = setting("The learning rate after the warm-up.", 2e-3)
     weight_decay: float = setting("Weight decay of matrices and kernels.", 1e-4, at_least=0)
     warmup: int = setting("Steps in which the learning rate rises; at most a quarter of all.", 50, at_least=0)
-    clip: float | None = setting("Largest norm of the gradient.", None)
+    clip: float | None = setting("Clip the gradient to this norm.", None)
     steps: int = setting("Updates of the weights.", 1000, at_least=1)
-    batch_size: int = setting("Pictures in a step, over all processes.", 128, at_least=1)
-    accumulate: int = setting("Batches of one update.", 1, at_least=1)
-    seed: int = setting("Decides all that is random.", 0)
+    batch_size: int = setting("Pictures per batch, over all processes.", 128, at_least=1)
+    accumulate: int = setting("Batches per update of the weights.", 1, at_least=1)
+    seed: int = setting("Seed of all random numbers.", 0)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """As a JSON object."""
         return asdict(self)
 
 
-def digits() -> Settings:
+def digits_preset() -> Settings:
     """scikit-learn's digits, 8 x 8 grey: no flips, crops that keep the shape of a digit."""
     crops = Crops(
         size=16,
@@ -122,7 +125,7 @@ def digits() -> Settings:
     )
 
 
-def small() -> Settings:
+def small_preset() -> Settings:
     """Photographs of 32 x 32, as in CIFAR."""
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
@@ -135,8 +138,8 @@ def small() -> Settings:
     )
 
 
-def scenes() -> Settings:
-    """Drawn scenes of about 80 x 80 with few small objects: windows as large as an object, prototypes that stay."""
+def scenes_preset() -> Settings:
+    """Drawn scenes of about 80 x 80 with few small objects: windows of an object's size, frozen prototypes."""
     crops = Crops(size=24, window=(0.12, 0.2), tries=4, scale=(0.5, 0.9), local=0, jitter=(0.3, 0.3, 0.3, 0.15))
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
@@ -151,7 +154,7 @@ def scenes() -> Settings:
     )
 
 
-def photos() -> Settings:
+def photos_preset() -> Settings:
     """Large photographs, as published for ImageNet with a small batch: ResNet-50, a queue, LARS."""
     crops = Crops(
         size=224,
@@ -181,12 +184,12 @@ def photos() -> Settings:
     )
 
 
-PRESETS = {"digits": digits, "small": small, "scenes": scenes, "photos": photos}
-"""The presets by name: functions that make their `Settings`."""
+PRESETS = {"digits": digits_preset, "small": small_preset, "scenes": scenes_preset, "photos": photos_preset}
+"""The presets by name: functions that return their `Settings`."""
 
 
 def preset(name: str, **changes: Any) -> Settings:
-    """A preset with some settings changed; those of crops have their own names.
+    """A preset with some settings changed; those of crops are addressed by their names alone.
 
     >>> preset("small", steps=10, local=6).crops.local
     6
@@ -197,7 +200,7 @@ def preset(name: str, **changes: Any) -> Settings:
 
 
 def checked(settings: Settings) -> Settings:
-    """The settings, if they make sense."""
+    """The settings, unchanged; a Problem if a value is out of range."""
     crops = settings.crops
     for name in ("hidden", "dim", "prototypes", "iterations", "steps", "batch_size", "accumulate"):
         if getattr(settings, name) < 1:

@@ -1,4 +1,4 @@
-"""A sheet with the nearest pictures of each prototype: what the clusters are, at a glance."""
+"""A picture with the nearest pictures of each prototype, for looking at the clusters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def prototype_scores(task: Swav, x: Tensor) -> Tensor:
 
 
 def sheet(task: Swav, pictures: Pictures, path: Path | str, *, each: int = 8, most: int = 2000, rows: int = 30) -> Path:
-    """Write `regard.show.prototypes` of a run as a picture, and return where it is.
+    """Write `regard.show.prototypes` of a run as a PNG, and return its path.
 
-    task      the run, as `run` and `load_pretraining` give it
-    pictures  a source; `most` of them, drawn at random, are looked at
-    path      the PNG to write
-    each      pictures in a row, the nearest first
-    rows      prototypes, those that are nearest to most pictures first
+    `task`: the task of a run, from `run` or `load_pretraining`.
+    `pictures`: a source.
+    `path`: the PNG to write.
+    `each`: pictures per prototype, the nearest first; default 8.
+    `most`: at most so many pictures of the source are used, drawn at random; default 2000.
+    `rows`: at most so many prototypes, those with the most pictures first; default 30.
 
     >>> import tempfile
     >>> from regard.backbones import make_backbone
@@ -43,8 +44,8 @@ def sheet(task: Swav, pictures: Pictures, path: Path | str, *, each: int = 8, mo
 
     from regard import show
 
-    chosen = torch.randperm(len(pictures), generator=generator(0, 97))[:most].tolist()
-    x = torch.stack([square(take(pictures, i).picture, task.settings.crops.size) for i in chosen])
+    indices = torch.randperm(len(pictures), generator=generator(0, 97))[:most].tolist()
+    x = torch.stack([square(take(pictures, i).picture, task.settings.crops.size) for i in indices])
     scores = prototype_scores(task, x)
     sizes = scores.argmax(-1).bincount(minlength=scores.shape[1])
     largest = sizes.argsort(descending=True, stable=True)[:rows].tolist()

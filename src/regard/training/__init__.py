@@ -1,7 +1,7 @@
-"""Training that can be killed and goes on as if it had not been: what pretraining and question answering share.
+"""Training that resumes bit for bit after a kill: what pretraining and question answering share.
 
-A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning Fabric. Data is anything with a length and
-`batch(indices, epoch)`, which gives whatever the loss takes:
+A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning Fabric. Data has a length and a method
+`batch(indices, epoch)` that returns what the loss takes:
 
     class Mine(Task):
         config = {"kind": "mine"}
@@ -15,8 +15,8 @@ A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning Fa
     settings = FitSettings(steps=500, batch_size=64, schedule=cosine(500, warmup=50))
     fit(Mine(), Data(), settings, out="out/mine", running=Running(devices=2, strategy="ddp"))
 
-Everything random is a function of (seed, step): the order of the samples is `Order`'s, torch is seeded anew before
-every step (dropout), and what `batch` draws it draws with `uniform(seed, index, ...)` or a generator seeded by
+All random numbers are functions of (seed, step): the order of the samples is `Order`'s, torch is seeded before every
+batch (dropout), and `batch` draws with `uniform(seed, index, ...)` or a generator seeded by
 `mix(seed, epoch, index)`. So `fit` with the same `out` resumes bit for bit, in the middle of an epoch too, with any
 number of loader workers. `batch_size` counts the samples of one forward pass over all processes: the same command on 1
 or 8 devices takes the same steps. A checkpoint folder (`latest(out)`) holds model.safetensors, state.pt, config.json.

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder for each, written beside its place, renamed when it is whole, and checked when it is read."""
+"""Checkpoints: a folder each, written under a temporary name, renamed when complete, verified when read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from regard._problem import Problem
-from regard.hub.model_folder import FORMAT
+from regard.hub.model_folder import CONFIG, FORMAT, WEIGHTS
 
-WEIGHTS, STATE, CONFIG, SUMS = "model.safetensors", "state.pt", "config.json", "sums.json"
-PREFIX = "step-"  # of the name of a checkpoint's folder
-KEPT = 2  # the newest, and one in case that is damaged
+STATE, SUMS = "state.pt", "sums.json"
+STEP_PREFIX = "step-"  # of the name of a checkpoint's folder
+KEPT = 2  # checkpoints on disk: the newest, and one in case that is damaged
 
 
 @dataclass(frozen=True)
@@ -34,38 +34,39 @@ class Checkpoint:
 
     @classmethod
     def at(cls, folder: Path) -> Checkpoint | None:
-        """The checkpoint in a folder; None if it is not one by its name and its config."""
-        number = folder.name.removeprefix(PREFIX)
-        if not folder.name.startswith(PREFIX) or not number.isdigit():
+        """The checkpoint in a folder; None if the folder's name is not that of a checkpoint."""
+        number = folder.name.removeprefix(STEP_PREFIX)
+        if not folder.name.startswith(STEP_PREFIX) or not number.isdigit():
             return None
         return cls(folder, int(number))
 
     @property
     def run(self) -> Path:
-        """The folder of the run that it is of."""
+        """The folder of its run."""
         return self.folder.parent.parent
 
     @property
     def config(self) -> dict[str, Any]:
-        """What was trained, as `Task.config` said."""
+        """The `Task.config` of what was trained."""
         from regard.training._folder import read_config
 
         return read_config(self.folder)
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights, after checking that the file is what was written."""
+        """The weights; a Problem if the file is missing or does not match its checksum."""
         from safetensors.torch import load
 
         return load(self._bytes(WEIGHTS))
 
     def state(self) -> dict[str, Any]:
-        """The state of the optimiser and of the task."""
+        """The state of the optimiser and of the task; a Problem as for `weights`."""
         import io
 
         state: dict[str, Any] = torch.load(io.BytesIO(self._bytes(STATE)), map_location="cpu", weights_only=True)
         return state
 
     def _bytes(self, name: str) -> bytes:
+        """The content of a file, verified by its checksum."""
         remedy = f"Remove {self.folder} to go on from an earlier one, or start afresh in another folder."
         try:
             content = (self.folder / name).read_bytes()
@@ -80,39 +81,49 @@ class Checkpoint:
 def save(
     place: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any], config: dict[str, Any]
 ) -> Checkpoint:
-    """Write the checkpoint of a step into `place`, and then remove older ones; the one before stays as a reserve."""
+    """Write a checkpoint, complete or not at all, then remove all older ones but one.
+
+    `place`: the folder of the checkpoints.
+    `step`: steps done.
+    `weights`: for model.safetensors.
+    `state`: of the optimiser and the task, for state.pt.
+    `config`: for config.json.
+    """
     from safetensors.torch import save_file
 
-    folder, beside = place / f"{PREFIX}{step:08d}", place / f".{PREFIX}{step:08d}.tmp"
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    save_file({name: t.detach().cpu().contiguous() for name, t in weights.items()}, beside / WEIGHTS)
-    torch.save(state, beside / STATE)
-    (beside / CONFIG).write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
+    folder, temporary = place / f"{STEP_PREFIX}{step:08d}", place / f".{STEP_PREFIX}{step:08d}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_file({name: t.detach().cpu().contiguous() for name, t in weights.items()}, temporary / WEIGHTS)
+    torch.save(state, temporary / STATE)
+    (temporary / CONFIG).write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
     names = (WEIGHTS, STATE)
-    (beside / SUMS).write_text(json.dumps({n: hashlib.sha256((beside / n).read_bytes()).hexdigest() for n in names}))
+    (temporary / SUMS).write_text(
+        json.dumps({n: hashlib.sha256((temporary / n).read_bytes()).hexdigest() for n in names})
+    )
     for name in (*names, CONFIG, SUMS):
-        _sync(beside / name)
-    _sync(beside)
+        _sync(temporary / name)
+    _sync(temporary)
     shutil.rmtree(folder, ignore_errors=True)
-    beside.rename(folder)
+    temporary.rename(folder)
     _sync(place)
-    for old in sorted(place.glob(f"{PREFIX}*"))[:-KEPT] + list(place.glob(f".{PREFIX}*.tmp")):
+    for old in sorted(place.glob(f"{STEP_PREFIX}*"))[:-KEPT] + list(place.glob(f".{STEP_PREFIX}*.tmp")):
         shutil.rmtree(old, ignore_errors=True)
     return Checkpoint(folder, step)
 
 
 def newest(place: Path) -> Checkpoint | None:
-    """The newest whole checkpoint in a folder of them, or None.
+    """The newest complete checkpoint in a folder of checkpoints, or None.
 
     >>> newest(Path("nowhere")) is None
     True
     """
-    folders = sorted(place.glob(f"{PREFIX}*"))
+    folders = sorted(place.glob(f"{STEP_PREFIX}*"))
     return Checkpoint.at(folders[-1]) if folders else None
 
 
 def _sync(path: Path) -> None:
+    """Wait until a file or folder is on disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

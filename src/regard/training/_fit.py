@@ -18,7 +18,7 @@ from regard.training._settings import FitSettings, Running
 
 
 class Task(nn.Module):
-    """What is trained. Subclasses give `config`, `loss` and `optimizer`; the rest may stay as it is.
+    """What is trained. Subclasses define `config`, `loss` and `optimizer`; the other methods are optional.
 
     >>> class Line(Task):
     ...     def __init__(self):
@@ -35,7 +35,7 @@ class Task(nn.Module):
     config: dict[str, Any]  # {"kind": ..., ...}: written to config.json, and compared before a run is resumed
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
-        """The loss of a batch, and numbers or lists of them for the log, or functions that give these."""
+        """The loss of a batch, and for the log numbers, lists of numbers, or functions that return a dict of these."""
         raise NotImplementedError
 
     def optimizer(self) -> torch.optim.Optimizer:
@@ -43,22 +43,22 @@ class Task(nn.Module):
         raise NotImplementedError
 
     def before_update(self, step: int) -> None:
-        """Called when the gradients of a step (from 0) are there, before they are used."""
+        """Called with the number of the step, from 0, between the backward pass and the update."""
 
     def after_update(self, step: int) -> None:
-        """Called when the weights have moved."""
+        """Called with the number of the step after the update."""
 
     def extra_state(self) -> dict[str, Any]:
         """State besides the weights that a resumed run needs; called in every process. Tensors, numbers, lists."""
         return {}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take that state back; called in every process."""
+        """Restore that state; called in every process."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """How it went: the `steps` of this call, the step it `resumed` from, its `seconds`, and the speed of training.
+    """Summary of a call of `fit`: its `steps`, the step it `resumed` from, its `seconds`, samples per second.
 
     >>> Fitted(steps=100, resumed=40, seconds=1.5, samples_per_second=2560.0).resumed
     40
@@ -80,18 +80,18 @@ def fit(
     after_step: Callable[[int], None] | None = None,
     on_log: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Fitted:
-    """Train `task` in place for `settings.steps` updates, or for what is left of them if `out` has a checkpoint.
+    """Train `task` in place up to `settings.steps` updates, from the newest checkpoint in `out`; rerun to resume.
 
     A checkpoint is written every `running.checkpoint_every` steps and at the end. With several processes batch norms
     are synchronised.
 
-    task: what is trained.
-    data: what it is trained on.
-    settings: what is computed: steps, batch, seed, schedule, accumulation, clipping.
-    out: the folder of the run.
-    running: devices, precision, log, checkpoints, whether to resume; default `Running()`.
-    after_step: called in every process with the number of steps done, before the checkpoint is written.
-    on_log: called in the first process with the step and its numbers, when they are written down.
+    `task`: what is trained.
+    `data`: what it is trained on.
+    `settings`: what decides the result: steps, batch, seed, schedule, accumulation, clipping.
+    `out`: the folder of the run.
+    `running`: devices, precision, log, checkpoints, whether to resume; default `Running()`.
+    `after_step`: called in every process with the number of steps done, before the checkpoint is written.
+    `on_log`: called in the first process with the step and its numbers, when they are logged.
 
     >>> import tempfile
     >>> class Line(Task):
@@ -122,23 +122,23 @@ def fit(
             raise Problem(
                 f"{folder.path} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
             )
-    from regard.training._loop import Plan, train  # slow to import, so only here
+    from regard.training._loop import FitCall, run_loop  # slow to import, so only here
 
-    plan = Plan(start, settings, running, folder, after_step, on_log)
-    seconds, per_second = train(task, data, plan, state)
+    call = FitCall(start, settings, running, folder, after_step, on_log)
+    seconds, per_second = run_loop(task, data, call, state)
     return Fitted(steps - start, start, seconds, per_second)
 
 
 def restore(task: Task, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Put a checkpoint's weights and extra state into a task; return the state of the optimiser."""
-    other = _difference(task.config, checkpoint.config)
-    if other:
-        raise Problem(f"{checkpoint.folder} is of another run: {other}. Take the same settings, or another folder.")
+    """Load a checkpoint's weights and extra state into a task; return its whole state, with that of the optimiser."""
+    difference = _difference(task.config, checkpoint.config)
+    if difference:
+        raise Problem(
+            f"{checkpoint.folder} is of another run: {difference}. Take the same settings, or another folder."
+        )
     weights, state = checkpoint.weights(), checkpoint.state()
-    have = task.state_dict()
-    if wrong := {n for n in have.keys() | weights.keys() if n not in weights or n not in have} or {
-        n for n in have if have[n].shape != weights[n].shape
-    }:
+    expected = task.state_dict()
+    if wrong := expected.keys() ^ weights.keys() or {n for n in expected if expected[n].shape != weights[n].shape}:
         raise Problem(f"{checkpoint.folder} is of another model: {min(wrong)} differs. Choose another folder.")
     task.load_state_dict(weights)
     task.load_extra_state(state["extra"])
@@ -146,12 +146,12 @@ def restore(task: Task, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _difference(mine: Any, theirs: Any, path: str = "") -> str:
-    """The first place where two configs differ, in words; numbers and tuples as JSON keeps them."""
+    """The first difference of two configs, in words; "" if there is none. Tuples equal lists, as in JSON."""
     if isinstance(mine, dict) and isinstance(theirs, dict):
         for key in sorted({*mine, *theirs}, key=str):
-            found = _difference(mine.get(key), theirs.get(key), f"{path}.{key}" if path else str(key))
-            if found:
-                return found
+            difference = _difference(mine.get(key), theirs.get(key), f"{path}.{key}" if path else str(key))
+            if difference:
+                return difference
         return ""
     if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(mine) == len(theirs):
         return next((d for a, b in zip(mine, theirs, strict=True) if (d := _difference(a, b, path))), "")

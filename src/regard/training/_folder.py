@@ -1,4 +1,4 @@
-"""The folder of a run: the names of what lies in it, and how each is written and read."""
+"""The folder of a run: the names of its files, and how each is written and read."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from typing import Any
 
 from regard._files import replacing
 from regard._problem import Problem
-from regard.backbones._files import FOLDER as BACKBONE_FOLDER
-from regard.hub.model_folder import CONFIG as BACKBONE_CONFIG
-from regard.hub.model_folder import FORMAT, check_format
+from regard.backbones._files import BACKBONE_FOLDER
+from regard.hub.model_folder import CONFIG, FORMAT, check_format
 from regard.training import _checkpoints
 from regard.training._checkpoints import Checkpoint
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a training run. Whoever writes or reads a file in it does so by this class or one derived from it.
+    """The folder of a training run. All files in it are written and read by this class or a derived one.
 
         config.json     what is trained, with the version of the format
-        log.csv         the numbers of every logged step; a list of numbers has a table NAME.csv of its own
-        tensorboard/    the same for TensorBoard, if that is the log
+        log.csv         the numbers of every logged step; a list of numbers is in its own table, NAME.csv
+        tensorboard/    in place of both, if the log is TensorBoard's
         checkpoints/    the newest checkpoints
-        backbone/       the backbone that was trained, or whose features were
-        steps           how many steps the run is to have, for who looks on
-        done            written when the run has ended: the seconds that it took
+        backbone/       the backbone that was trained, or that made the features
+        steps           the number of steps of the whole run, for showing progress
+        done            written when the run has ended: its seconds
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -41,21 +40,21 @@ class RunFolder:
     path: Path
 
     def __post_init__(self) -> None:
-        """A path may be given as text."""
+        """Convert text to a path."""
         object.__setattr__(self, "path", Path(self.path))
 
     @property
     def config(self) -> Path:
-        """The file that says what is trained."""
+        """The file with the config of what is trained."""
         return self.path / "config.json"
 
     @property
     def log(self) -> Path:
-        """The table of the numbers of the run."""
+        """The CSV file of the run's log."""
         return self.path / "log.csv"
 
     def table(self, name: str) -> Path:
-        """The table of a list of numbers."""
+        """The CSV file of a list of numbers in the log."""
         return self.path / f"{name}.csv"
 
     @property
@@ -75,15 +74,15 @@ class RunFolder:
 
     @property
     def has_backbone(self) -> bool:
-        """Whether there is one."""
-        return (self.backbone / BACKBONE_CONFIG).is_file()
+        """Whether the folder has a backbone."""
+        return (self.backbone / CONFIG).is_file()
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write what is trained."""
+        """Write the config of what is trained, with the version of the format."""
         self.write_json(self.config, {"format": FORMAT, **config})
 
     def read_config(self) -> dict[str, Any]:
-        """What is trained, without the version; a Problem if there is nothing, or of a later version."""
+        """The config, without the version; a Problem if there is none, or it is of a later version."""
         try:
             config = json.loads(self.config.read_text())
         except (OSError, ValueError) as error:
@@ -95,16 +94,16 @@ class RunFolder:
         return {name: value for name, value in config.items() if name != "format"}
 
     def latest(self) -> Checkpoint | None:
-        """The newest whole checkpoint, or None. What a killed process left half written does not count."""
+        """The newest complete checkpoint, or None; what a killed process left incomplete is ignored."""
         return _checkpoints.newest(self.checkpoints)
 
     def begin_afresh(self) -> None:
-        """Remove what an older run could be resumed from."""
+        """Remove the state from which an older run could be resumed."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         self._done.unlink(missing_ok=True)
 
     def write_steps(self, steps: int) -> None:
-        """Write how many steps the run is to have."""
+        """Write the number of steps of the whole run."""
         with replacing(self._steps) as beside:
             beside.write_text(f"{steps}\n")
 
@@ -119,7 +118,7 @@ class RunFolder:
         return self._done.is_file()
 
     def share(self) -> float:
-        """How far the run is, between 0 and 1, by its log in CSV."""
+        """The share of the run that is done, between 0 and 1, by its CSV log."""
         if self.is_done:
             return 1.0
         try:
@@ -131,7 +130,7 @@ class RunFolder:
 
     @staticmethod
     def write_json(file: Path, content: Any) -> None:
-        """Write a file of JSON, whole or not at all."""
+        """Write a JSON file, completely or not at all."""
         with replacing(file) as beside:
             beside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -145,7 +144,7 @@ class RunFolder:
 
 
 def latest(out: Path | str) -> Checkpoint | None:
-    """The newest whole checkpoint of a run, or None. What a killed process left half written does not count.
+    """The newest complete checkpoint of a run, or None; what a killed process left incomplete is ignored.
 
     >>> latest("nowhere") is None
     True
@@ -154,7 +153,7 @@ def latest(out: Path | str) -> Checkpoint | None:
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
-    """What the config.json of a run or a model says, without its version, or a `Problem`.
+    """The config.json of a run or a model, without its version; a `Problem` if it cannot be read.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What a run writes down while it goes: CSV or TensorBoard, and one line of progress with the time left."""
+"""Logs of a run, CSV or TensorBoard, and one line of progress with the time left."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ NONE: Mapping[str, Sequence[float]] = MappingProxyType({})
 
 
 class Log(Protocol):
-    """Takes the numbers of a step."""
+    """Logs the numbers of steps."""
 
     def write(self, step: int, values: Mapping[str, float], lists: Mapping[str, Sequence[float]] = NONE) -> None:
-        """Write them down; `lists` have several numbers under one name."""
+        """Log the numbers of a step by name; `lists` have several numbers under one name."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Flush; called after the last step."""
 
 
 def open_log(kind: str, folder: RunFolder, start: int) -> Log:
-    """The log of a run that begins after step `start`; what an earlier process wrote of later steps is dropped."""
+    """The log of a run that begins after step `start`; entries of later steps by an earlier process are dropped."""
     if kind == "csv":
         return CsvLog(folder.log, start, folder.table)
     return TensorBoardLog(folder.tensorboard, start) if kind == "tensorboard" else NoLog()
 
 
 class NoLog:
-    """Forgets."""
+    """No log."""
 
     def write(self, step: int, values: Mapping[str, float], lists: Mapping[str, Sequence[float]] = NONE) -> None:
         """Do nothing."""
@@ -46,9 +46,9 @@ class NoLog:
 
 
 class CsvLog:
-    """A table with a row for each logged step. A new name makes a new column, empty in the rows before.
+    """A CSV file with a row per logged step. A new name adds a column, empty in earlier rows.
 
-    A list has a table of its own, at the place that `table` gives for its name.
+    A list is in its own file, `table(name)`.
     """
 
     def __init__(self, path: Path, start: int, table: Callable[[str], Path]) -> None:
@@ -111,23 +111,23 @@ class TensorBoardLog:
 
 
 class Progress:
-    """One line on a terminal that is written over; elsewhere a line every tenth of the way."""
+    """One line that is overwritten, on a terminal; elsewhere a line every tenth of the steps."""
 
     def __init__(self, start: int, steps: int, shown: bool) -> None:
         self.start, self.steps, self.shown = start, steps, shown
         self.terminal = sys.stderr.isatty()
-        self._began = self._last = time.monotonic()
+        self._start_time = self._last_time = time.monotonic()
         self._tenth = 10 * start // max(1, steps)
 
     def show(self, step: int, values: Mapping[str, float], per_second: float) -> None:
-        """Say where the run is."""
+        """Print the step, the loss, the speed and the time left, unless that was just done."""
         if not self.shown:
             return
         now, tenth = time.monotonic(), 10 * step // self.steps
-        if step < self.steps and (now - self._last < 0.5 if self.terminal else tenth == self._tenth):
+        if step < self.steps and (now - self._last_time < 0.5 if self.terminal else tenth == self._tenth):
             return
-        self._last, self._tenth = now, tenth
-        left = (now - self._began) / max(1, step - self.start) * (self.steps - step)
+        self._last_time, self._tenth = now, tenth
+        left = (now - self._start_time) / max(1, step - self.start) * (self.steps - step)
         loss = f"  loss {values['loss']:.4f}" if "loss" in values else ""
         line = f"step {step}/{self.steps}{loss}  {per_second:.0f} samples/s  {clock(left)} left"
         end = "\n" if not self.terminal or step == self.steps else ""
@@ -136,7 +136,7 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as people read them.
+    """Seconds as [hours:]minutes:seconds.
 
     >>> clock(65), clock(3700)
     ('1:05', '1:01:40')

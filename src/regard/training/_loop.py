@@ -1,11 +1,11 @@
-"""The loop of `fit`, from the first batch to the last checkpoint, on Lightning Fabric.
+"""The training loop of `fit`, on Lightning Fabric.
 
 Fabric starts the processes, moves tensors, averages gradients and scales losses: what differs between one CPU, eight
-GPUs and 64 machines. The order of the samples, the log, the checkpoints and the progress are ours, so Lightning's
-Trainer, which has its own of each, would be used with all of them switched off, and its loop read in callbacks. The
-Trainer also turns ctrl-c into `sys.exit(1)` and ignores further ones; here it is a KeyboardInterrupt as any other.
+GPUs and 64 machines. The order of the samples, the log, the checkpoints and the progress are this package's, so
+Lightning's Trainer would be used with its own switched off, and its loop be spread over callbacks. The Trainer also
+turns ctrl-c into `sys.exit(1)` and ignores further ones; here it is an ordinary KeyboardInterrupt.
 
-The only module that imports Lightning, which is slow; it is imported itself when a run begins.
+The only module that imports Lightning, which is slow; `fit` imports it when a run begins.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from regard.training._settings import FitSettings, Running
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What `fit` was called with, and the step it begins after."""
+class FitCall:
+    """The arguments of `fit`, and the step that the run begins after."""
 
     start: int
     settings: FitSettings
@@ -50,11 +50,17 @@ class Plan:
     on_log: Callable[[int, dict[str, float]], None] | None
 
 
-def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple[float, float]:
-    """Train what is left of a plan; `state` is that of the optimiser. Return the seconds and the samples per second."""
-    settings, running, steps = plan.settings, plan.running, plan.settings.steps
+def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) -> tuple[float, float]:
+    """Train the remaining steps of a call; return the seconds, and the samples per second.
+
+    `task`: trained in place; on the CPU afterwards.
+    `data`: what it is trained on.
+    `call`: settings, folder, callbacks.
+    `state`: that of the checkpoint to resume from; empty for a fresh start.
+    """
+    settings, running, steps = call.settings, call.running, call.settings.steps
     fabric = _fabric(running)
-    if plan.start == steps:
+    if call.start == steps:
         return 0.0, 0.0
     with _quiet():
         _launch(fabric, running)
@@ -69,18 +75,18 @@ def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple
     if state:
         optimizer.load_state_dict(state["optimizer"])
         precision.load_state_dict(state["precision"])
-    batches = iter(_loader(data, plan, fabric))
-    number = plan.start * settings.accumulate
-    journal = _Journal(plan, fabric.is_global_zero)
+    batches = iter(_loader(data, call, fabric))
+    number = call.start * settings.accumulate
+    journal = _Journal(call, fabric.is_global_zero)
     try:
-        for step in range(plan.start, steps):
+        for step in range(call.start, steps):
             for part in range(1, settings.accumulate + 1):
                 batch = fabric.to_device(next(batches))
-                # Dropout is a function of the seed and the number of the batch, in each process its own.
+                # Dropout depends on the seed, the number of the batch and the rank of the process alone.
                 torch.manual_seed(mix(settings.seed, number, fabric.global_rank))
                 number += 1
                 with fabric.no_backward_sync(module, enabled=part < settings.accumulate):
-                    loss = module(_Boxed(batch))
+                    loss = module(_Box(batch))
                     fabric.backward(loss / settings.accumulate)
             precision.unscale_gradients(optimizer)
             task.before_update(step)
@@ -92,20 +98,20 @@ def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple
             stepper.step()
             optimizer.zero_grad()
             task.after_update(step)
-            done = step + 1
+            steps_done = step + 1
             journal.count()
-            if done % running.log_every == 0 or done in (plan.start + 1, steps):
-                journal.write(done, losses.numbers, optimizer.param_groups[0]["lr"])
-            if plan.after_step is not None:
-                plan.after_step(done)
-            if done % running.steps_between_checkpoints == 0 or done == steps:
+            if steps_done % running.log_every == 0 or steps_done in (call.start + 1, steps):
+                journal.write(steps_done, losses.numbers, optimizer.param_groups[0]["lr"])
+            if call.after_step is not None:
+                call.after_step(steps_done)
+            if steps_done % running.steps_between_checkpoints == 0 or steps_done == steps:
                 content = {
                     "extra": task.extra_state(),
                     "optimizer": optimizer.state_dict(),
                     "precision": precision.state_dict(),
                 }
                 if fabric.is_global_zero:
-                    _checkpoints.save(plan.folder.checkpoints, done, task.state_dict(), content, task.config)
+                    _checkpoints.save(call.folder.checkpoints, steps_done, task.state_dict(), content, task.config)
                 fabric.barrier()
     except BaseException:
         _end_children(fabric)
@@ -116,29 +122,31 @@ def train(task: Task, data: Batches, plan: Plan, state: dict[str, Any]) -> tuple
     return journal.seconds, journal.per_second
 
 
-class _Boxed:
-    """A batch that Fabric hands on as it is: with mixed precision it would round every number in it to 16 bits."""
+class _Box:
+    """Hides a batch from Fabric, which with mixed precision would round every number in it to 16 bits."""
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
 
 
 class _Loss(nn.Module):
-    """The loss of a task as a forward pass, which is what strategies wrap; the numbers for the log stay here."""
+    """The loss of a task as a forward pass, which strategies wrap; `numbers` are those for the log."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
         self.task = task
         self.numbers: dict[str, Any] = {}
 
-    def forward(self, boxed: _Boxed) -> Tensor:
+    def forward(self, box: _Box) -> Tensor:
         """The loss of a batch."""
-        loss, numbers = self.task.loss(boxed.batch)
+        loss, numbers = self.task.loss(box.batch)
         self.numbers = {"loss": loss.detach(), **numbers}
         return loss
 
 
-class _Numbers(Sampler[tuple[int, list[int]]]):
+class _Remaining(Sampler[tuple[int, list[int]]]):
+    """The epoch and the indices of batches `first` to `last - 1`."""
+
     def __init__(self, order: Order, first: int, last: int) -> None:
         self.order, self.first, self.last = order, first, last
 
@@ -150,6 +158,8 @@ class _Numbers(Sampler[tuple[int, list[int]]]):
 
 
 class _Fetch(Dataset[Any]):
+    """Whole batches of data, by epoch and indices."""
+
     def __init__(self, data: Batches) -> None:
         self.data = data
 
@@ -158,15 +168,15 @@ class _Fetch(Dataset[Any]):
         return self.data.batch(indices, epoch)
 
 
-def _loader(data: Batches, plan: Plan, fabric: Fabric) -> DataLoader[Any]:
-    """This process's part of all batches that are left, as one long epoch: no place in an epoch is to be restored."""
-    settings, workers = plan.settings, plan.running.workers
+def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
+    """This process's part of all remaining batches, as one long epoch, so that no position within one is restored."""
+    settings, workers = call.settings, call.running.workers
     order = Order(len(data), settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
-    numbers = _Numbers(order, plan.start * settings.accumulate, settings.steps * settings.accumulate)
+    sampler = _Remaining(order, call.start * settings.accumulate, settings.steps * settings.accumulate)
     return DataLoader(
         _Fetch(data),
         batch_size=None,
-        sampler=numbers,
+        sampler=sampler,
         num_workers=workers,
         persistent_workers=workers > 0,
         # Its own generator: the loader must not draw from the one that dropout draws from.
@@ -175,54 +185,54 @@ def _loader(data: Batches, plan: Plan, fabric: Fabric) -> DataLoader[Any]:
 
 
 class _Journal:
-    """What a run writes down while it goes: the log and the progress, in the first process; and its speed."""
+    """The log and the progress of a run, in the first process, and its speed."""
 
-    def __init__(self, plan: Plan, first: bool) -> None:
-        self.plan, self.first = plan, first
+    def __init__(self, call: FitCall, first: bool) -> None:
+        self.call, self.first = call, first
         self.seconds = self.per_second = 0.0
         self._log: Log = NoLog()
         if first:
-            if not plan.start:  # a fresh start: what an older run left is not to be resumed from
-                plan.folder.begin_afresh()
-            self._log = open_log(plan.running.log, plan.folder, plan.start)
-        self._progress = Progress(plan.start, plan.settings.steps, plan.running.progress and first)
-        self._began, self._done = time.monotonic(), 0
+            if not call.start:  # a fresh start: an older run must not be resumed from here on
+                call.folder.begin_afresh()
+            self._log = open_log(call.running.log, call.folder, call.start)
+        self._progress = Progress(call.start, call.settings.steps, call.running.progress and first)
+        self._start_time, self._updates = time.monotonic(), 0
 
     def count(self) -> None:
-        """One update more."""
-        settings = self.plan.settings
-        self._done += 1
-        self.seconds = time.monotonic() - self._began
-        self.per_second = self._done * settings.batch_size * settings.accumulate / self.seconds
+        """Count an update, and measure the time."""
+        settings = self.call.settings
+        self._updates += 1
+        self.seconds = time.monotonic() - self._start_time
+        self.per_second = self._updates * settings.batch_size * settings.accumulate / self.seconds
 
     def write(self, step: int, numbers: dict[str, Any], lr: float) -> None:
-        """The numbers of a step; called in every process, as those of a task may be sums over processes."""
+        """Log the numbers of a step; called in every process, as those of a task may be sums over processes."""
         entries: dict[str, Any] = {}
         for name, value in numbers.items():
-            # A function gives several numbers; it is only called when they are written.
+            # A function returns several numbers; it is called only for the steps that are logged.
             entries |= value() if callable(value) else {name: value}
         if not self.first:
             return
         values = {name: float(value) for name, value in entries.items() if not isinstance(value, list)}
         lists = {name: value for name, value in entries.items() if isinstance(value, list)}
-        # Lists can be long: about a hundred times in a run.
-        steps = self.plan.settings.steps
+        # Lists can be long: they are written about a hundred times in a run.
+        steps = self.call.settings.steps
         every = max(1, steps // 100)
-        if step < steps and step // every == (step - self.plan.running.log_every) // every:
+        if step < steps and step // every == (step - self.call.running.log_every) // every:
             lists = {}
         values |= {"lr": float(lr), "samples_per_second": self.per_second}
         self._log.write(step, values, lists)
         self._progress.show(step, values, self.per_second)
-        if self.plan.on_log is not None:
-            self.plan.on_log(step, values)
+        if self.call.on_log is not None:
+            self.call.on_log(step, values)
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close the log."""
         self._log.close()
 
 
 def _fabric(running: Running) -> Fabric:
-    """Fabric as asked for; what it has against that is said in one line."""
+    """Fabric with these options; a Problem of one line if it refuses them."""
     try:
         with _quiet():
             warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # refused below
@@ -235,7 +245,7 @@ def _fabric(running: Running) -> Fabric:
             )
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise Problem(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
-    if running.precision == "16-mixed" and fabric.device.type == "cpu":  # Fabric has only warned, and taken bf16-mixed
+    if running.precision == "16-mixed" and fabric.device.type == "cpu":  # Fabric only warns, and uses bf16-mixed
         raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.")
     if not isinstance(fabric.strategy, SingleDeviceStrategy | DDPStrategy):
         raise Problem(f"strategy {running.strategy} shares the weights out, and checkpoints hold them whole. Take ddp.")
@@ -243,22 +253,22 @@ def _fabric(running: Running) -> Fabric:
 
 
 def _launch(fabric: Fabric, running: Running) -> None:
-    """Start the other processes of this machine, if there are to be any and nothing else has started them."""
+    """Start the other processes of this machine, if there are any and a launcher such as torchrun has not."""
     if running.strategy in ("ddp_spawn", "ddp_fork", "ddp_notebook"):
         raise Problem(f"strategy {running.strategy} trains a copy of the model. Take ddp, in a script.")
     fabric.launch()
 
 
 def _end_children(fabric: Fabric) -> None:
-    """End the processes that Fabric started: they would wait for this one."""
+    """Kill the processes that Fabric started: they would wait for this one for ever."""
     for process in getattr(fabric.strategy.launcher, "procs", ()):
         process.kill()
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what Lightning has to say about itself."""
-    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]  # Fabric speaks by both
+    """Without the log messages and warnings of Lightning."""
+    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]  # Fabric uses both
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

@@ -31,8 +31,8 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 class _Synchronised:
     """Mixed into a batch norm: in training, mean and variance are those of the whole batch of all processes.
 
-    torch's own needs CUDA. Processes may have different numbers of samples. Two sums are exchanged, one for the mean
-    and one for the squares of what is left of it, so that nothing cancels.
+    `nn.SyncBatchNorm` needs CUDA. Processes may have different numbers of samples. Two sums are exchanged, one for the
+    mean and one for the squared deviations from it, so that nothing cancels.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -43,8 +43,8 @@ class _Synchronised:
         axes = [0, *range(2, x.dim())]
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         shape = (1, -1, *(1,) * (x.dim() - 2))
-        here = wide.new_full((1,), wide.numel() / wide.shape[1])
-        sums: Tensor = _Sum.apply(torch.cat([wide.sum(axes), here]))
+        local_count = wide.new_full((1,), wide.numel() / wide.shape[1])
+        sums: Tensor = _Sum.apply(torch.cat([wide.sum(axes), local_count]))
         count = sums[-1].detach()
         mean = sums[:-1] / count
         centred = wide - mean.view(shape)
@@ -72,7 +72,7 @@ class BatchNorm2d(_Synchronised, nn.BatchNorm2d):
 
 
 def synchronise_norms(module: nn.Module) -> nn.Module:
-    """Make every batch norm in `module` one over all processes, in place; names and weights stay as they are.
+    """Make every batch norm in `module` one over all processes, in place; names and weights do not change.
 
     >>> type(synchronise_norms(nn.Sequential(nn.BatchNorm2d(4)))[0]).__module__
     'regard.training._norm'

@@ -1,4 +1,4 @@
-"""Optimisers and schedules: LARS, the groups without weight decay, the cosine with a warm-up."""
+"""LARS, parameter groups with and without weight decay, and the cosine schedule with a warm-up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ def groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def cosine(steps: int, warmup: int = 0, start: float = 0.0, end: float = 0.0) -> Callable[[int], float]:
-    """Factor of the learning rate at each step: from `start` up to 1 in `warmup` steps, then half a cosine to `end`.
+    """A schedule, from a step to the factor of the learning rate: linear warm-up, then half a cosine.
+
+    `steps`: of the whole run.
+    `warmup`: steps in which the factor rises from `start` to 1; default 0.
+    `start`: the factor before the warm-up; default 0.
+    `end`: the factor at the end; default 0.
 
     >>> factor = cosine(100, warmup=10)
     >>> [round(factor(step), 3) for step in (0, 9, 10, 55, 99)]
@@ -39,14 +44,14 @@ def cosine(steps: int, warmup: int = 0, start: float = 0.0, end: float = 0.0) ->
     def factor(step: int) -> float:
         if step < warmup:
             return start + (1 - start) * (step + 1) / warmup
-        way = (step - warmup) / max(1, steps - warmup)
-        return end + (1 - end) * (1 + math.cos(math.pi * min(1.0, way))) / 2
+        progress = (step - warmup) / max(1, steps - warmup)
+        return end + (1 - end) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 
     return factor
 
 
 def loss_of(closure: Callable[[], float] | None) -> float | None:
-    """What the closure of a step gives, with gradients; None without one."""
+    """The loss that an optimiser's closure returns, with gradients enabled; None without a closure."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -58,6 +63,12 @@ class LARS(Optimizer):
 
     The gradient g (with weight decay added) of a weight w is multiplied by `trust` |w| / |g| before the momentum.
     Groups without weight decay, and weights or gradients that are all zero, take plain momentum steps.
+
+    `params`: parameters, or groups of them.
+    `lr`: the learning rate; default 0.1.
+    `momentum`: default 0.9.
+    `weight_decay`: default 0.
+    `trust`: the step's norm over the weight's at `lr` 1, before momentum; default 0.001.
 
     >>> w = nn.Parameter(torch.tensor([[3.0, 4.0]]))
     >>> w.grad = torch.tensor([[0.0, 10.0]])
@@ -96,8 +107,8 @@ class LARS(Optimizer):
             step = step + group["weight_decay"] * w
             size, slope = w.norm(), step.norm()
             step = step * torch.where((size > 0) & (slope > 0), group["trust"] * size / slope, 1.0)
-        memory = self.state[w].get("momentum")
-        if memory is None:
-            memory = self.state[w]["momentum"] = torch.zeros_like(w)
-        memory.mul_(group["momentum"]).add_(step)
-        w.sub_(group["lr"] * memory)
+        momentum = self.state[w].get("momentum")
+        if momentum is None:
+            momentum = self.state[w]["momentum"] = torch.zeros_like(w)
+        momentum.mul_(group["momentum"]).add_(step)
+        w.sub_(group["lr"] * momentum)

@@ -1,4 +1,4 @@
-"""Which samples make a batch: a function of the seed and the number of the batch."""
+"""The samples of each batch, as a function of the seed and the number of the batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.training._random import generator
 
 
 class Batches(Protocol):
-    """Data for `fit`: a length, and the batch of some samples.
+    """Data for `fit`: an object with a length that makes a batch of given samples.
 
     >>> class Squares:
     ...     def __len__(self):
@@ -27,13 +27,17 @@ class Batches(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, indices: list[int], epoch: int) -> Any:
-        """What the loss takes, made of these samples; random parts depend on nothing but (epoch, index)."""
+        """What the loss takes, of these samples; random parts may depend on (epoch, index) only."""
 
 
 class Order:
-    """The samples of every batch, shuffled anew in each epoch; what is left over at its end is left out.
+    """The samples of every batch, shuffled in each epoch; an incomplete last batch is dropped.
 
-    A data set smaller than a batch is one batch. With several processes each takes its part of every batch.
+    `length`: samples in the data.
+    `batch_size`: samples per batch over all processes; at most `length`, rounded down to a multiple of `world`.
+    `seed`: of the shuffling.
+    `rank`: of this process, which takes its part of every batch; default 0.
+    `world`: the number of processes; default 1.
 
     >>> order = Order(length=10, batch_size=4, seed=0)
     >>> epoch, indices = order.at(3)  # two batches an epoch, so this is the second of epoch 1
@@ -56,11 +60,11 @@ class Order:
 
     def at(self, number: int) -> tuple[int, list[int]]:
         """The epoch of batch `number`, and its samples in this process."""
-        epoch, place = divmod(number, self.per_epoch)
+        epoch, batch = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             self._epoch, self._shuffled = epoch, torch.randperm(self.length, generator=generator(self.seed, epoch))
         share = self.batch_size // self.world
-        first = place * self.batch_size + self.rank * share
+        first = batch * self.batch_size + self.rank * share
         return epoch, self._shuffled[first : first + share].tolist()
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, list[int]]]:

@@ -1,4 +1,4 @@
-"""Random numbers without a state: functions of a seed and of what they are for."""
+"""Stateless random numbers: functions of a seed and of keys such as epoch and index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def generator(*keys: int) -> torch.Generator:
 
 
 def uniform(seed: int, index: Tensor, count: int) -> Tensor:
-    """`count` numbers in [0, 1) for each entry of `index` (B,), whatever else is in the batch: (B, count).
+    """`count` numbers in [0, 1) per entry of `index` (B,), independent of the other entries: (B, count).
 
     >>> both, one = uniform(5, torch.tensor([3, 9]), 4), uniform(5, torch.tensor([9]), 4)
     >>> torch.equal(both[1], one[0])
@@ -46,11 +46,12 @@ def uniform(seed: int, index: Tensor, count: int) -> Tensor:
 
 
 def _scrambled(x: Tensor) -> Tensor:
-    """splitmix64's last steps on whole numbers that wrap around. Shifts of negative numbers drag the sign: cut it."""
+    """The finaliser of splitmix64 on int64, which wraps around; masks make the arithmetic shifts logical."""
     x = (x ^ (x >> 30 & _WORD >> 30)) * _signed(_FIRST)
     x = (x ^ (x >> 27 & _WORD >> 27)) * _signed(_SECOND)
     return x ^ (x >> 31 & _WORD >> 31)
 
 
 def _signed(x: int) -> int:
+    """An unsigned 64-bit number as the int64 with the same bits."""
     return x - (1 << 64) if x >> 63 else x

@@ -1,7 +1,7 @@
-"""Settings that describe themselves: frozen dataclasses whose fields carry their help.
+"""Settings as frozen dataclasses whose fields have a help text.
 
-The command line makes its options of them, and presets are changed by the same names; those of a dataclass inside
-another (`crops`, `model`) are reached by their own names.
+The options of the command line are derived from them, and presets are changed by the same names; fields of a nested
+dataclass (`crops`, `model`) are addressed by their names alone.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, TypeVar, get_type_hints
 from regard._problem import Problem
 
 T = TypeVar("T")
-_KEY = "regard"  # of what is said here about a field, in the field's metadata
+_KEY = "regard"  # of the `Description`, in the metadata of a field
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a field does, with its unit; `flags` of its option where they are not `--its-name`; its smallest value."""
+    """Metadata of a field; see `setting`."""
 
     help: str
     flags: tuple[str, ...] = ()
@@ -37,12 +37,12 @@ def setting(
 ) -> Any:
     """A field of a dataclass of settings.
 
-    help: what it does and its unit; the default is added where it is shown.
-    default: its value unless another is given.
-    factory: in place of a default, a function that makes it.
-    flags: those of its option, if they are not `--its-name`, such as "--grouped/--single".
-    at_least: the smallest number that is allowed.
-    parse: from the text of an option to the value, for what is no plain number, text or tuple of these.
+    `help`: what it does and its unit; the default is added where it is shown.
+    `default`: the default value.
+    `factory`: in place of a default, a function that returns it.
+    `flags`: of its option, such as "--grouped/--single"; default `--its-name`.
+    `at_least`: the smallest value; default None, any.
+    `parse`: from the text of an option to the value; default None, for numbers, text and tuples of these.
 
     >>> @dataclass(frozen=True)
     ... class Walk:
@@ -57,8 +57,8 @@ def setting(
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One setting of a dataclass: its name, the `path` of fields that leads to it, its type, what is said about it."""
+class SettingEntry:
+    """One setting of a dataclass: its name, the `path` of fields that leads to it, its type and its description."""
 
     name: str
     path: tuple[str, ...]
@@ -69,32 +69,34 @@ class Setting:
     parse: Callable[[str], Any] | None
 
     def of(self, settings: Any) -> Any:
-        """Its value."""
+        """Its value in a dataclass of settings."""
         for name in self.path:
             settings = getattr(settings, name)
         return settings
 
 
-def settings_in(kind: type) -> dict[str, Setting]:
-    """The settings of a dataclass and of those inside it, by name; a TypeError if two have one name.
+def settings_in(kind: type) -> dict[str, SettingEntry]:
+    """The settings of a dataclass and of nested ones, by name; a TypeError if two have the same name.
 
     >>> from regard.swav import Settings
     >>> settings_in(Settings)["steps"].path, settings_in(Settings)["local"].path
     (('steps',), ('crops', 'local'))
     """
-    result: dict[str, Setting] = {}
+    result: dict[str, SettingEntry] = {}
     types = _types(kind)
-    for one in fields(kind):
-        if is_dataclass(types[one.name]):
-            inner = settings_in(types[one.name])
-            entries = [replace(entry, path=(one.name, *entry.path)) for entry in inner.values()]
-        elif _KEY in one.metadata:
-            said: Description = one.metadata[_KEY]
+    for each in fields(kind):
+        if is_dataclass(types[each.name]):
+            inner = settings_in(types[each.name])
+            entries = [replace(entry, path=(each.name, *entry.path)) for entry in inner.values()]
+        elif _KEY in each.metadata:
+            about: Description = each.metadata[_KEY]
             entries = [
-                Setting(one.name, (one.name,), types[one.name], said.help, said.flags, said.at_least, said.parse)
+                SettingEntry(
+                    each.name, (each.name,), types[each.name], about.help, about.flags, about.at_least, about.parse
+                )
             ]
         else:
-            raise TypeError(f"{kind.__name__}.{one.name} has no help. Make it with `setting(help, default)`.")
+            raise TypeError(f"{kind.__name__}.{each.name} has no help. Make it with `setting(help, default)`.")
         for entry in entries:
             if entry.name in result:
                 raise TypeError(f"{kind.__name__} has two settings {entry.name!r}. Rename one of them.")
@@ -103,12 +105,13 @@ def settings_in(kind: type) -> dict[str, Setting]:
 
 
 def _types(kind: type) -> dict[str, Any]:
+    """The type of each field of a dataclass."""
     hints = get_type_hints(kind)
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
 def changed(settings: T, changes: Mapping[str, Any]) -> T:
-    """The settings with other values, by name, at any depth; a Problem if there is no such setting.
+    """The settings with changed values, by name, at any depth; a Problem if there is no such setting.
 
     >>> from regard.swav import Settings
     >>> changed(Settings(), {"steps": 5, "local": 6}).crops.local
@@ -119,16 +122,16 @@ def changed(settings: T, changes: Mapping[str, Any]) -> T:
         raise Problem(f"there is no setting {min(unknown)!r}. Settings are {', '.join(sorted(known))}.")
     nested: dict[str, Any] = {}
     for name, value in changes.items():
-        place = nested
+        level = nested
         for part in known[name].path[:-1]:
-            place = place.setdefault(part, {})
-        place[known[name].path[-1]] = value
+            level = level.setdefault(part, {})
+        level[known[name].path[-1]] = value
     result: T = _replaced(settings, nested)
     return result
 
 
 def _replaced(settings: Any, nested: dict[str, Any]) -> Any:
-    """Every dataclass is made once, with all its changes, so that it is checked as a whole."""
+    """A copy with nested changes; every dataclass is made once, so that its checks see all changes together."""
     inner = {name: getattr(settings, name) for name in nested}
     return replace(
         settings,

@@ -1,4 +1,4 @@
-"""The settings of `fit`: what is computed, and how and where it runs."""
+"""The settings of `fit`: what decides the result, and how and where it is computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.training._setting import setting
 
 
 def constant(step: int) -> float:
-    """The schedule that leaves the learning rates as they are.
+    """The schedule of a constant learning rate.
 
     >>> constant(100)
     1.0
@@ -21,14 +21,14 @@ def constant(step: int) -> float:
 
 @dataclass(frozen=True)
 class FitSettings:
-    """What `fit` computes.
+    """What decides the result of `fit`.
 
-    steps: updates of the weights.
-    batch_size: samples of a forward pass, over all processes.
-    seed: decides all that is random.
-    schedule: the factor of the learning rates at a step, counted from 0.
-    accumulate: batches of one update.
-    clip: the largest norm of the gradient; default None, as it is.
+    `steps`: updates of the weights.
+    `batch_size`: samples per forward pass, over all processes.
+    `seed`: of all random numbers; default 0.
+    `schedule`: from a step, counted from 0, to the factor of the learning rates; default constant 1.
+    `accumulate`: batches per update; default 1.
+    `clip`: the largest norm of the gradient; default None, not clipped.
 
     >>> FitSettings(steps=500, batch_size=64).accumulate
     1
@@ -55,30 +55,30 @@ def _number_or_name(text: str) -> int | str:
 
 @dataclass(frozen=True)
 class Running:
-    """How and where a run is computed: devices, what is written down and how often.
+    """How and where a run is computed: devices, precision, log, checkpoints.
 
-    A batch and the steps are the same on any number of devices. `devices`, `num_nodes`, `accelerator`, `strategy` and
-    `precision` are those of Lightning Fabric, which is asked for what it has: several processes need `strategy` "ddp".
+    Batches and steps are the same on any number of devices. `devices`, `num_nodes`, `accelerator`, `strategy` and
+    `precision` are arguments of Lightning Fabric; several processes need `strategy` "ddp".
 
     >>> Running(devices=2, strategy="ddp", checkpoint_every=50).steps_between_checkpoints
     50
     """
 
-    devices: int | str = setting("How many devices or CPU processes, or auto.", 1, parse=_number_or_name)
-    num_nodes: int = setting("How many machines.", 1, at_least=1)
+    devices: int | str = setting("Number of devices or CPU processes, or auto.", 1, parse=_number_or_name)
+    num_nodes: int = setting("Number of machines.", 1, at_least=1)
     accelerator: str = setting("What to compute on: cpu, gpu, mps, or auto for the best there is.", "auto")
     strategy: Any = setting(
         "How processes share the work: ddp, or auto for ddp with several devices.", "auto", parse=str
     )
-    precision: Any = setting("Of the arithmetic: 32-true, bf16-mixed, or 16-mixed on a GPU.", "32-true", parse=str)
-    workers: int = setting("Processes that load data, beside each that trains.", 0, at_least=0)
-    log: Literal["csv", "tensorboard", "none"] = setting("Where the numbers of the run are written.", "csv")
+    precision: Any = setting("Arithmetic precision: 32-true, bf16-mixed, or 16-mixed on a GPU.", "32-true", parse=str)
+    workers: int = setting("Processes that load data, for each that trains.", 0, at_least=0)
+    log: Literal["csv", "tensorboard", "none"] = setting("Format of the log.", "csv")
     log_every: int = setting("Steps between lines of the log.", 10, at_least=1)
     checkpoint_every: int | None = setting(
-        "Steps between checkpoints; unless given 200, in question answering an epoch but at most 500.", None, at_least=1
+        "Steps between checkpoints; default 200, in question answering an epoch but at most 500.", None, at_least=1
     )
-    progress: bool = setting("Show the step, the loss and the time left.", True)
-    resume: bool = setting("Resume a run that is in the folder, or begin afresh.", True, flags=("--resume/--fresh",))
+    progress: bool = setting("Show a line with step, loss and time left.", True)
+    resume: bool = setting("Resume the run in the folder, or begin afresh.", True, flags=("--resume/--fresh",))
 
     def __post_init__(self) -> None:
         """Check the numbers; Lightning checks its own."""

@@ -1,4 +1,4 @@
-"""Visual question answering: data, model, accuracy, training, and what the model looked at.
+"""Visual question answering: data, model, training, accuracy, and the attention of the model.
 
 vqa_accuracy("two", ["2"] * 9 + ["3"])              # the official accuracy
 records = read_questions("vqa/", "train")           # VQA-v2, a JSONL or a CSV

@@ -1,4 +1,4 @@
-"""The official accuracy of visual question answering, to the letter of the official code."""
+"""The official accuracy of visual question answering, which it reproduces exactly."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def vqa_accuracy(prediction: str, answers: Sequence[str], version: Version = "20
         prediction = normalise(prediction)
         answers = [_punctuation(answer) for answer in answers] if len(set(answers)) > 1 else answers
     right = [answer == prediction for answer in answers]
-    return sum(min(1.0, (sum(right) - own) / 3) for own in right) / len(right)
+    return sum(min(1.0, (sum(right) - itself) / 3) for itself in right) / len(right)
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """Mean accuracies in percent: overall, by answer type, by question type, and the number of questions of each.
 
-    `each` maps the question's id to its own accuracy.
+    `each` maps a question's id to its accuracy.
 
     >>> annotation = {"question_id": 1, "answers": ["red"] * 10, "answer_type": "other", "question_type": "what"}
     >>> print(mean_accuracy({1: "red"}, [annotation]))
@@ -114,8 +114,8 @@ def mean_accuracy(
         name = annotation["question_id"]
         if name not in predictions:
             _check.complain("predictions", f"none for question {name}", "one for each annotation", "Answer all.")
-        given = annotation["answers"]
-        answers = [a["answer"] if isinstance(a, Mapping) else a for a in given]  # type: ignore[attr-defined]
+        entries = annotation["answers"]
+        answers = [a["answer"] if isinstance(a, Mapping) else a for a in entries]  # type: ignore[attr-defined]
         score = vqa_accuracy(predictions[name], answers, version)  # type: ignore[index]
         each[name] = score  # type: ignore[index]
         for kind, group in groups.items():
@@ -140,7 +140,7 @@ def mean_accuracy(
 
 
 def soft_target(count: int) -> float:
-    """What the loss asks for an answer that `count` of ten people gave: 0, 0.3, 0.6, 0.9, then 1.
+    """The target of the loss for an answer that `count` of ten people gave: 0, 0.3, 0.6, 0.9, then 1.
 
     >>> [soft_target(n) for n in range(5)]
     [0.0, 0.3, 0.6, 0.9, 1.0]
@@ -149,23 +149,26 @@ def soft_target(count: int) -> float:
 
 
 def _strip(answer: str) -> str:
+    """The answer on one line, without white space around it."""
     return answer.replace("\n", " ").replace("\t", " ").strip()
 
 
 def _punctuation(text: str) -> str:
+    """The text with each punctuation mark deleted or made a space, see `normalise`."""
     number = _COMMA_IN_NUMBER.search(text) is not None
     out = text
     for mark in _PUNCTUATION:
-        gone = number or mark + " " in text or " " + mark in text
-        out = out.replace(mark, "" if gone else " ")
+        deleted = number or mark + " " in text or " " + mark in text
+        out = out.replace(mark, "" if deleted else " ")
     return _FULL_STOP.sub("", out, count=_FULL_STOPS)
 
 
 def _lower(text: str) -> str:
-    """Letter by letter as on Python 2: no letter becomes two, and a sigma at the end of a word is as any other."""
+    """Lower case letter by letter, as on Python 2: no letter becomes two, a final sigma is an ordinary one."""
     return text.lower() if text.isascii() else "".join("i" if c == "\u0130" else c.lower() for c in text)
 
 
 def _words(text: str) -> str:
+    """Lower case, digits for number words, no articles, contractions with their apostrophe."""
     words = (_NUMBERS.get(word, word) for word in _lower(text).split())
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in _ARTICLES)

@@ -15,7 +15,7 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate, max_pool2d
 from regard import _check
 from regard.continuous import Density, Mixture
 
-TOLERANCE = 0.05  # of the picture's side: how far from the region the highest point may lie
+POINTING_TOLERANCE = 0.05  # of the picture's side: how far from the region the highest point may lie
 _STRONG = 0.25  # a mode is at least a quarter as high as the highest
 
 
@@ -45,11 +45,11 @@ class AttentionQuality:
     area: Tensor
 
     def mean(self, chosen: Tensor | None = None) -> dict[str, float]:
-        """The mean of each measure over examples, or over the `chosen` ones, without those that have no region."""
-        picked = {f.name: getattr(self, f.name) for f in fields(self)}
+        """The mean of each measure, NaN left out; `chosen` (B,) is a boolean mask of examples, default all."""
+        measures = {f.name: getattr(self, f.name) for f in fields(self)}
         if chosen is not None:
-            picked = {name: values[chosen] for name, values in picked.items()}
-        return {name: float(values.nanmean()) for name, values in picked.items()}
+            measures = {name: values[chosen] for name, values in measures.items()}
+        return {name: float(values.nanmean()) for name, values in measures.items()}
 
 
 def concatenate(parts: list[AttentionQuality]) -> AttentionQuality:
@@ -58,7 +58,7 @@ def concatenate(parts: list[AttentionQuality]) -> AttentionQuality:
 
 
 def attention_map(weights: Tensor, density: Density | None, size: tuple[int, int]) -> Tensor:
-    """Where attention lies, as a picture (B, H, W): mass on each pixel.
+    """The attention on each pixel (B, H, W), as mass.
 
     Without a density, the weights of the cells (B, h, w), spread evenly over each cell. With one, its value at the
     centre of each pixel times the pixel's area; what lies outside the picture is not counted, so it may sum to less
@@ -71,7 +71,7 @@ def attention_map(weights: Tensor, density: Density | None, size: tuple[int, int
     height, width = size
     if density is None:
         spread = interpolate(weights.float().unsqueeze(1), size, mode="nearest-exact").squeeze(1)
-        # Where cells do not divide the pixels some get one pixel more: the sum is put right.
+        # Where cells do not divide the pixels some get one pixel more: the sum is restored.
         total = spread.sum((1, 2), keepdim=True).clamp_min(torch.finfo(spread.dtype).tiny)
         return spread * weights.float().sum((1, 2)).view(-1, 1, 1) / total
     y, x = ((torch.arange(n, device=weights.device) + 0.5) / n for n in size)
@@ -100,21 +100,21 @@ def attention_quality(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> 
     q = reference / reference.sum(-1, keepdim=True).clamp_min(1e-300)
     pixels = flat.shape[-1]
 
-    def told(values: Tensor) -> Tensor:
+    def where_known(values: Tensor) -> Tensor:
         return torch.where(known, values.double(), torch.nan)
 
     grids = adaptive_avg_pool2d(maps.double().unsqueeze(1), cells).squeeze(1)
     shares = adaptive_avg_pool2d(regions.double().unsqueeze(1), cells)
     return AttentionQuality(
-        mass=told((flat * inside).sum(-1)),
-        pointing=told(_pointing(maps, inside.reshape(maps.shape))),
-        divergence=told(_divergence(p, q)),
-        rank=told(_spearman(grids.flatten(1), shares.flatten(1))),
+        mass=where_known((flat * inside).sum(-1)),
+        pointing=where_known(_pointing(maps, inside.reshape(maps.shape))),
+        divergence=where_known(_divergence(p, q)),
+        rank=where_known(_spearman(grids.flatten(1), shares.flatten(1))),
         entropy=torch.special.entr(p).sum(-1) / math.log(2) - math.log2(pixels),
         support=(flat > 0).double().mean(-1),
         focus=_focus(maps.flatten(1)),
         modes=count_modes(grids),
-        area=told(inside.double().mean(-1)),
+        area=where_known(inside.double().mean(-1)),
     )
 
 
@@ -125,7 +125,7 @@ def count_modes(grids: Tensor) -> Tensor:
     tensor([3.], dtype=torch.float64)
     """
     x = grids.double().unsqueeze(1)
-    # A plateau counts once: the first of its cells is a hair higher than the next.
+    # A plateau counts once: each of its cells is lowered a little more than the one before.
     step = torch.arange(x[0].numel(), device=x.device, dtype=x.dtype).reshape(x[0].shape)
     top = x.amax((-2, -1), keepdim=True)
     x = x - 1e-9 * top * step
@@ -134,12 +134,12 @@ def count_modes(grids: Tensor) -> Tensor:
 
 
 def mixture_modes(density: Density | None) -> Tensor | None:
-    """The number of components with a share in each example, for a mixture; else None."""
+    """The number of components with positive weight in each example; None unless the density is a mixture."""
     return density.components if isinstance(density, Mixture) else None
 
 
 def _pointing(maps: Tensor, inside: Tensor) -> Tensor:
-    """Whether the highest place lies in the region or near it; a plateau, such as a cell, is taken at its middle."""
+    """1 where the highest point lies in the region or near it, else 0; of a plateau, such as a cell, its middle."""
     batch, height, width = maps.shape
     highest = maps >= maps.amax((1, 2), keepdim=True) * (1 - 1e-6)
     y = (torch.arange(height, device=maps.device) + 0.5).view(1, -1, 1) / height
@@ -149,12 +149,13 @@ def _pointing(maps: Tensor, inside: Tensor) -> Tensor:
     # From the point to the nearest edge of each pixel.
     dy = ((y - cy.view(-1, 1, 1)).abs() - 0.5 / height).clamp_min(0)
     dx = ((x - cx.view(-1, 1, 1)).abs() - 0.5 / width).clamp_min(0)
-    apart = (dy.square() + dx.square()).expand(batch, height, width)
-    nearest = apart.masked_fill(~inside, torch.inf).amin((1, 2))
-    return torch.where(nearest <= TOLERANCE**2, 1.0, 0.0)
+    distance = (dy.square() + dx.square()).expand(batch, height, width)
+    nearest = distance.masked_fill(~inside, torch.inf).amin((1, 2))
+    return torch.where(nearest <= POINTING_TOLERANCE**2, 1.0, 0.0)
 
 
 def _divergence(p: Tensor, q: Tensor) -> Tensor:
+    """Jensen-Shannon divergence along the last axis, in bits."""
     middle = (p + q) / 2
     entropy = torch.special.entr
     nats: Tensor = entropy(middle).sum(-1) - (entropy(p).sum(-1) + entropy(q).sum(-1)) / 2
@@ -162,13 +163,14 @@ def _divergence(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _spearman(a: Tensor, b: Tensor) -> Tensor:
-    """Correlation of ranks along the last axis; equal values share the mean of their ranks."""
+    """Spearman's correlation along the last axis; 0 if a row is constant."""
     a, b = (_ranks(x) - (x.shape[-1] - 1) / 2 for x in (a, b))
     scale = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
     return torch.where(scale > 0, (a * b).sum(-1) / scale.clamp_min(1e-300), 0.0)
 
 
 def _ranks(x: Tensor) -> Tensor:
+    """Ranks along the last axis, from 0; equal values share the mean of their ranks."""
     ordered = x.sort(-1).values.contiguous()
     x = x.contiguous()
     low, high = (torch.searchsorted(ordered, x, side=side) for side in ("left", "right"))
@@ -176,6 +178,7 @@ def _ranks(x: Tensor) -> Tensor:
 
 
 def _focus(flat: Tensor) -> Tensor:
+    """The smallest share of the entries of a row that holds nine tenths of its sum."""
     mass = flat.sort(-1, descending=True).values.double().cumsum(-1)
     enough = (0.9 - 1e-12) * mass[:, -1:]
     return ((mass < enough).sum(-1) + 1).clamp_max(flat.shape[-1]).double() / flat.shape[-1]

@@ -1,4 +1,4 @@
-"""The cells of a picture for MCAN: where they are, what their neighbours show, features brought to one scale."""
+"""Cells of a picture for MCAN: their coordinates, a convolution over neighbours, whitening of features."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-FREQUENCIES = 4
+FREQUENCIES = 4  # of the sines and cosines of a coordinate
 
 
 class Neighbours(nn.Module):
-    """Cells (B, L, D) to (B, L, width), each with what its eight neighbours show."""
+    """Features of cells (B, L, D) to (B, L, width), each from the cell and its eight neighbours."""
 
     def __init__(self, features: int, width: int, cells: tuple[int, int]) -> None:
         """Make the layers."""
@@ -28,10 +28,10 @@ class Neighbours(nn.Module):
 
 
 def whitening(covariance: Tensor, scale: Tensor) -> Tensor:
-    """The matrix W for which rows, less their mean, have about unit covariance after `rows @ W`; no axis is turned.
+    """The symmetric matrix W (ZCA) for which centred rows have about unit covariance after `rows @ W`.
 
-    Channels are brought to one scale first. Directions with hardly any variance are not blown up: a hundredth of the
-    mean variance is added to each.
+    Channels are multiplied by `scale` first. A hundredth of the mean variance is added to each direction, so that
+    those with hardly any variance are not amplified.
     """
     variances, directions = torch.linalg.eigh(scale[:, None] * covariance * scale)
     size = (variances.clamp_min(0) + 1e-2 * variances.mean()).clamp_min(1e-6).rsqrt()
@@ -42,7 +42,7 @@ def whitening(covariance: Tensor, scale: Tensor) -> Tensor:
 def coordinates(height: int, width: int) -> Tensor:
     """Where each cell is, (height * width, 18): its centre in [-1, 1], and sines and cosines of it.
 
-    At unit scale from the start; that is what makes "where" learnable.
+    All at unit scale, without which questions about places are hardly learned.
 
     >>> coordinates(2, 2)[:, :2].tolist()
     [[-0.5, -0.5], [0.5, -0.5], [-0.5, 0.5], [0.5, 0.5]]

@@ -1,4 +1,4 @@
-"""Attention kinds side by side: trained on the same data with several seeds, in the tables of the thesis."""
+"""Comparison of kinds of attention, trained on the same data with several seeds, in the tables of the thesis."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from regard.vqa.folder import ComparisonFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.read import check_answers, read_questions
+from regard.vqa.settings import TrainSettings
 from regard.vqa.store import load_run
 from regard.vqa.tables import cell, table
-from regard.vqa.train import TrainSettings
 
-PRICES = (0.05, 0.1, 0.3, 1.0)  # lambda of test-MCA
+PRICES = (0.05, 0.1, 0.3, 1.0)  # lambda of test-MCA: the price per component
 _MEASURES_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support", "focus", "modes", "area")
 
 
 @dataclass
 class Comparison:
-    """Results of every kind of attention: accuracies and qualities, a number for each seed."""
+    """Results of each kind of attention: accuracy and quality, one number per seed."""
 
     accuracy: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     quality: dict[str, dict[str, dict[str, list[float]]]] = field(
@@ -39,25 +39,25 @@ class Comparison:
     )
     order: dict[str, list[str]] = field(default_factory=dict)  # column names: answer types, question types
 
-    def add(self, name: str, found: Summary, unseen: Summary | None = None) -> None:
-        """One more seed of the row `name`."""
+    def add(self, name: str, summary: Summary, unseen: Summary | None = None) -> None:
+        """Add one seed to the row `name`: its summary on the test split, and on that of unseen pairs."""
         row = self.accuracy[name]
-        row["overall"].append(found.accuracy.overall)
-        for kind in (found.accuracy.by_answer_type, found.accuracy.by_question_type):
+        row["overall"].append(summary.accuracy.overall)
+        for kind in (summary.accuracy.by_answer_type, summary.accuracy.by_question_type):
             for column, value in kind.items():
                 row[column].append(value)
-        self.order["answers"] = sorted(found.accuracy.by_answer_type, key=_place_of)
-        self.order["questions"] = list(found.accuracy.by_question_type)
+        self.order["answers"] = sorted(summary.accuracy.by_answer_type, key=_type_order)
+        self.order["questions"] = list(summary.accuracy.by_question_type)
         if unseen is not None:
             row["unseen pairs"].append(unseen.accuracy.overall)
-        for stratum, means in found.quality.items():
+        for stratum, means in summary.quality.items():
             for measure, value in means.items():
                 self.quality[name][stratum][measure].append(value)
-        for k in range(1, 1 + max(found.components, default=0)):
-            self.components[name][f"K = {k}"].append(found.components.get(k, 0.0))
+        for k in range(1, 1 + max(summary.components, default=0)):
+            self.components[name][f"K = {k}"].append(summary.components.get(k, 0.0))
 
     def tables(self) -> str:
-        """Accuracy by answer type, by family, attention quality by number of regions, chosen components."""
+        """Accuracy by answer type and by family, attention quality by number of regions, numbers of components."""
 
         def rows(columns: Sequence[str]) -> dict[str, dict[str, str]]:
             return {
@@ -93,8 +93,8 @@ class Comparison:
         return {"accuracy": self.accuracy, "quality": self.quality, "components": self.components}
 
 
-def _place_of(answer_type: str) -> tuple[int, str]:
-    """The types of VQA-v2 in the order of its tables, then others by name."""
+def _type_order(answer_type: str) -> tuple[int, str]:
+    """A sort key: the types of VQA-v2 in the order of its tables, then others by name."""
     known = ("yes/no", "number", "other")
     return (known.index(answer_type) if answer_type in known else len(known), answer_type)
 
@@ -114,12 +114,21 @@ def compare_kinds(
     unseen: str | None = "pairs",
     progress: Callable[[float], None] | None = None,
 ) -> Comparison:
-    """Train every kind with every seed (what is there is kept), evaluate on `test`, and write `results.json`.
+    """Train every kind with every seed, evaluate each on `test`, and write `results.json`; rerun to resume.
 
-    `workers` runs are trained at a time, each on one core, as `running` says (default without a line of progress).
-    Models with "continuous-softmax" are also evaluated with the number of components chosen at test time, for each of
-    `prices`: test-MCA. `unseen` names a split that the last column is for, or None. All splits need answers: that is
-    looked at before anything is trained.
+    `out`: the folder of the comparison; finished runs in it are not trained again.
+    `data`: questions, as `read_questions` takes them; all splits need answers, which is checked before training.
+    `features`: the folder of the features of all pictures.
+    `settings`: of every run; seed and attention are replaced.
+    `kinds`: kinds of output attention, by name or value.
+    `seeds`: how many; default 3.
+    `workers`: runs trained at a time, each on one core; default 2.
+    `running`: of every run; default `Running(progress=False)`.
+    `prices`: models with "continuous-softmax" are also evaluated with the number of components chosen at test time at
+        each of these prices (test-MCA); default `PRICES`.
+    `test`: the split to evaluate on; default "test".
+    `unseen`: the split of the column "unseen pairs"; default "pairs"; None for no such column.
+    `progress`: called with the share that is trained; default None.
     """
     for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
         check_answers(read_questions(data, split), data, "a comparison")
@@ -139,8 +148,8 @@ def compare_kinds(
     for rows in run_jobs(
         jobs, partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices)), workers, progress
     ):
-        for name, found, new in rows:
-            result.add(name, found, new)
+        for name, summary, unseen_summary in rows:
+            result.add(name, summary, unseen_summary)
     baselines(result, data, test)
     folder.write_results(result.to_json())
     return result
@@ -149,7 +158,7 @@ def compare_kinds(
 def _evaluate_job(
     job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...]
 ) -> list[tuple[str, Summary, Summary | None]]:
-    """The rows of a trained job: itself and, if it is continuous, with components chosen at test time."""
+    """Rows (name, summary on `test`, summary on `unseen`) of a trained job; for test-MCA a row per price."""
     run = load_run(job.out.path)
     store = FeatureStore.open(job.features, expected=run.features)
 
@@ -157,21 +166,21 @@ def _evaluate_job(
         length = run.model.settings.tokens
         return Examples(read_questions(job.data, split), store, run.words, run.answers, length)
 
-    known = examples(test)
-    new = evaluate_model(run.model, examples(unseen), run.answers).summary() if unseen else None
+    test_examples = examples(test)
+    unseen_summary = evaluate_model(run.model, examples(unseen), run.answers).summary() if unseen else None
     kind = run.model.attention
-    rows = [(kind, evaluate_model(run.model, known, run.answers).summary(), new)]
+    rows = [(kind, evaluate_model(run.model, test_examples, run.answers).summary(), unseen_summary)]
     for price in prices if parse(kind) == Continuous("softmax") else ():
-        found = evaluate_model(run.model, known, run.answers, MixtureSelected(price))
-        rows.append((f"test-MCA, lambda {price:g}", found.summary(), None))
+        evaluation = evaluate_model(run.model, test_examples, run.answers, MixtureSelected(price))
+        rows.append((f"test-MCA, lambda {price:g}", evaluation.summary(), None))
     return rows
 
 
 def baselines(result: Comparison, data: Path, test: str = "test") -> None:
-    """Add what the question alone and the commonest answers give."""
-    train, known = (read_questions(data, split).keep_answered().records for split in ("train", test))
-    for name, found in (("question only", question_only(train, known)), ("majority", majority(train, known))):
+    """Add the rows of the two baselines that see no picture: the question alone, and the commonest answer."""
+    train, tested = (read_questions(data, split).keep_answered().records for split in ("train", test))
+    for name, accuracy in (("question only", question_only(train, tested)), ("majority", majority(train, tested))):
         row = result.accuracy[name]
-        row["overall"].append(found.overall)
-        for column, value in (found.by_answer_type | found.by_question_type).items():
+        row["overall"].append(accuracy.overall)
+        for column, value in (accuracy.by_answer_type | accuracy.by_question_type).items():
             row[column].append(value)

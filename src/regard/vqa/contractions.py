@@ -1,7 +1,7 @@
-"""Contractions that the official code puts an apostrophe back into, as data: what it makes, and from which spellings.
+"""Contractions that the official code restores the apostrophe of: each, and the spellings it replaces.
 
-The official table has odd places, which are kept because scores depend on them: "somebody'd" loses its apostrophe.
-Its entries with a capital letter are left out: it looks words up in lower case, so they were never reached.
+Oddities of the official table are kept because scores depend on them: "somebody'd" loses its apostrophe. Entries with
+a capital letter are left out: words are looked up in lower case, so they were never reached.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ you'll: youll | you're: youre | you've: youve
 """
 
 CONTRACTIONS = {
-    spelling: written
+    spelling: contraction
     for entry in _SPELLINGS.strip().replace("\n", "|").split("|")
-    for written, spellings in [entry.strip().split(": ")]
+    for contraction, spellings in [entry.strip().split(": ")]
     for spelling in spellings.split()
 }

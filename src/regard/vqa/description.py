@@ -1,4 +1,4 @@
-"""What features were made of: by which backbone, from which of its stages, from pictures of which size."""
+"""How features were made: by which backbone, from which of its stages, from pictures of which size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from regard.backbones import Backbone, fingerprint
 class FeatureDescription:
     """Features with equal descriptions are the same numbers for the same picture. Stores, runs and predictors have one.
 
-    name      the backbone's name or folder, from which it can be loaded again; it does not count in a comparison
+    name      the backbone's name or folder, from which it can be loaded; not compared
     weights   the fingerprint of its weights and config, `regard.backbones.fingerprint`
-    stages    whether the maps of all stages lie side by side, or the last one is alone
-    size      the side in pixels that pictures are brought to; None where an older store does not say. The config has
-              it, and so it is in `weights` too: it only makes for a better message
+    stages    whether the maps of all stages are concatenated, or only the last one is used
+    size      the side in pixels that pictures are resized to; None for an older store, which does not record it. Not
+              compared, as `weights` depends on it too: it makes for a better message
 
     >>> from regard.backbones import make_backbone
     >>> backbone = make_backbone("small", size=32, widths=[4], depths=[1])
@@ -37,26 +37,26 @@ class FeatureDescription:
 
     @classmethod
     def of(cls, backbone: Backbone, name: str, stages: bool = False) -> FeatureDescription:
-        """Of the features that a backbone makes."""
+        """The description of the features that a backbone makes."""
         return cls(name, fingerprint(backbone), stages, backbone.preparation.size)
 
     @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> FeatureDescription:
-        """What `to_json` gave; or a "name" and a "fingerprint" that may end in "-stages", as it was written earlier.
+    def from_json(cls, content: Mapping[str, Any]) -> FeatureDescription:
+        """The inverse of `to_json`; reads the earlier form too, a "name" and a "fingerprint" that may end in "-stages".
 
         >>> FeatureDescription.from_json({"name": "out/backbone", "fingerprint": "0123456789abcdef-stages"})
         FeatureDescription(name='out/backbone', weights='0123456789abcdef', stages=True, size=None)
         """
-        if "fingerprint" in written:
-            weights, _, mark = str(written["fingerprint"]).partition("-")
-            return cls(str(written["name"]), weights, mark == "stages", None)
-        size = written["size"]
+        if "fingerprint" in content:
+            weights, _, suffix = str(content["fingerprint"]).partition("-")
+            return cls(str(content["name"]), weights, suffix == "stages", None)
+        size = content["size"]
         return cls(
-            str(written["name"]), str(written["weights"]), bool(written["stages"]), None if size is None else int(size)
+            str(content["name"]), str(content["weights"]), bool(content["stages"]), None if size is None else int(size)
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """As a JSON object."""
         return {"name": self.name, "weights": self.weights, "stages": self.stages, "size": self.size}
 
     @property
@@ -65,7 +65,7 @@ class FeatureDescription:
         return hashlib.sha256(json.dumps([self.weights, self.stages]).encode()).hexdigest()[:16]
 
     def difference(self, needed: FeatureDescription) -> str | None:
-        """The first thing in which these features are not the needed ones, in words; None if they are the same."""
+        """In words, the first difference of these features from the needed ones; None if they are the same."""
         if self.stages != needed.stages:
             return f"they are of {_which_stages(self)}, not of {_which_stages(needed)}"
         if self.size is not None and needed.size is not None and self.size != needed.size:

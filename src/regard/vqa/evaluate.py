@@ -20,7 +20,7 @@ from regard.vqa.records import Answers, Record
 
 
 class Summary(NamedTuple):
-    """An evaluation in a few numbers: accuracy, mean quality by stratum and measure, shares of components."""
+    """Means of an evaluation: accuracy, quality by stratum and measure, percent of examples by number of components."""
 
     accuracy: Accuracy
     quality: dict[str, dict[str, float]]
@@ -29,14 +29,14 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model does on a split: answers by question id, accuracy, quality of attention, chosen components."""
+    """Results of a model on a split: answers by question id, accuracy, quality of attention, numbers of components."""
 
     attention: str
     predictions: dict[int | str, str]
     accuracy: Accuracy
     quality: AttentionQuality | None
     components: dict[int, float]  # share of the examples in percent, by number of components; empty if not a mixture
-    regions: Tensor = field(repr=False)  # the number of regions of each example, -1 where it is not known
+    regions: Tensor = field(repr=False)  # the number of regions of each example, -1 if unknown
     types: list[str] = field(repr=False)  # the question type of each example
 
     def quality_means(self) -> dict[str, dict[str, float]]:
@@ -53,7 +53,7 @@ class Evaluation:
         return {name: self.quality.mean(chosen) for name, chosen in strata.items() if bool(chosen.any())}
 
     def summary(self) -> Summary:
-        """Without what is known of each example."""
+        """The means alone."""
         return Summary(self.accuracy, self.quality_means(), self.components)
 
 
@@ -61,27 +61,31 @@ class Evaluation:
 def evaluate_model(
     model: MCAN, examples: Examples, answers: Answers, attention: str | Kind | None = None, *, batch: int = 256
 ) -> Evaluation:
-    """Answer every example, with another output attention than the model was trained with if one is named.
+    """Answer every example, and measure accuracy and attention quality.
 
-    The accuracy is over the examples whose answers are known.
+    `model`: not changed.
+    `examples`: the accuracy is over those that have answers.
+    `answers`: the model's vocabulary of answers.
+    `attention`: the output attention of this evaluation; default the one that the model was trained with.
+    `batch`: questions per forward pass; default 256.
     """
     kind, training = parse(attention or model.attention), model.training
     model.eval()
     device = next(model.parameters()).device
     predictions: dict[int | str, str] = {}
     parts: list[AttentionQuality] = []
-    chosen: Counter[int] = Counter()
+    components: Counter[int] = Counter()
     try:
         for start in range(0, len(examples), batch):
             indices = list(range(start, min(start + batch, len(examples))))
-            given = examples.shared(indices)
-            inputs = (given[name].to(device) for name in ("features", "words", "rows"))
-            scores, looked = model(*inputs, attention=kind)
+            inputs = examples.shared(indices)
+            tensors = (inputs[name].to(device) for name in ("features", "words", "rows"))
+            scores, looked = model(*tensors, attention=kind)
             for i, best in zip(indices, scores.argmax(-1).tolist(), strict=True):
-                predictions[examples.kept[i].id] = answers.known[best]
+                predictions[examples.questions[i].id] = answers.known[best]
             counts = mixture_modes(looked.density)
             if counts is not None:
-                chosen.update(counts.tolist())
+                components.update(counts.tolist())
             if examples.has_regions:
                 regions = examples.regions(indices)
                 cells = looked.weights.float().cpu().reshape(-1, *model.cells)
@@ -92,21 +96,21 @@ def evaluate_model(
     return Evaluation(
         str(kind),
         predictions,
-        accuracy_of(examples.kept, predictions),
+        accuracy_of(examples.questions, predictions),
         concatenate(parts) if parts else None,
-        {k: 100 * n / len(examples) for k, n in sorted(chosen.items())},
-        torch.tensor([-1 if r.regions is None else len(r.regions) for r in examples.kept]),
-        [r.question_type for r in examples.kept],
+        {k: 100 * n / len(examples) for k, n in sorted(components.items())},
+        torch.tensor([-1 if r.regions is None else len(r.regions) for r in examples.questions]),
+        [r.question_type for r in examples.questions],
     )
 
 
 def accuracy_of(records: Sequence[Record], predictions: Mapping[int | str, str]) -> Accuracy:
-    """The official accuracy over the records whose answers are known; of none it is NaN, never zero."""
-    told = [
+    """The official accuracy over the records that have answers; NaN if none has."""
+    annotations = [
         {"question_id": r.id, "answers": r.answers, "answer_type": r.answer_type, "question_type": r.question_type}
         for r in records
         if r.answers
     ]
-    if not told:
+    if not annotations:
         return Accuracy(math.nan, {}, {}, {}, {})
-    return mean_accuracy({r.id: predictions[r.id] for r in records if r.answers}, told)
+    return mean_accuracy({r.id: predictions[r.id] for r in records if r.answers}, annotations)

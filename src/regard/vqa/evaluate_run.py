@@ -1,4 +1,4 @@
-"""`regard evaluate` for models that answer: accuracy and attention quality of every split that is there."""
+"""`regard evaluate` for models that answer: accuracy and attention quality on every split but the training one."""
 
 from __future__ import annotations
 
@@ -23,71 +23,80 @@ _SPLITS = ("val", "test", "pairs", "test-dev")
 def evaluate_run(
     model: Path | str, data: Path | str, attentions: Sequence[str | Kind] | None = None, out: Path | str | None = None
 ) -> str:
-    """Evaluate a run on data in the form of VQA-v2, a JSONL or a CSV, and return the tables.
+    """Evaluate a run on every split but the training one, and return the tables as text.
 
-    Every split but the training one is answered with the model's own attention and with `attentions`; a file without
-    splits as a whole, and it is said if pictures have the names of those that it was trained on. Features are those
-    that the run was trained on if they hold the pictures, else they are made into the run's folder. With `out`, numbers
-    (where answers are known) and answers are written: `SPLIT_results.json` is what the evaluation server takes.
+    A file without splits is evaluated as a whole; the text says how many pictures have names that the model was
+    trained on. Stored features of the training are used if they have all pictures, else features are made into the
+    run's folder.
+
+    `model`: the folder of a run or of a saved model.
+    `data`: a folder in the form of VQA-v2, a JSONL or a CSV.
+    `attentions`: output attentions to evaluate with beside the model's and "mixture-selected"; default `EVALUATED`.
+    `out`: a folder to write `SPLIT.json` (numbers, if the split has answers) and `SPLIT_results.json` (answers, as the
+        evaluation server takes them) to; default None, nothing is written.
     """
     run = load_run(model)
-    own = run.model.attention
+    trained_with = run.model.attention
     others = EVALUATED if attentions is None else (*map(parse, attentions), MixtureSelected())
-    kinds = list(dict.fromkeys(map(str, (own, *others))))
+    kinds = list(dict.fromkeys(map(str, (trained_with, *others))))
     parts = []
     for records in _splits(Path(data)):
         examples = Examples(records, _store_for(run, records), run.words, run.answers, run.model.settings.tokens)
-        labelled = any(record.answers for record in examples.kept)
-        found = {
-            kind: evaluate_model(run.model, examples, run.answers, kind) for kind in (kinds if labelled else [own])
+        labelled = any(record.answers for record in examples.questions)
+        evaluations = {
+            kind: evaluate_model(run.model, examples, run.answers, kind)
+            for kind in (kinds if labelled else [trained_with])
         }
         if labelled:
-            parts.append(f"== {records.name}: {len(examples)} questions, trained with {own}\n\n{_tables(found)}")
+            title = f"== {records.name}: {len(examples)} questions, trained with {trained_with}"
+            parts.append(f"{title}\n\n{_tables(evaluations)}")
         else:
             parts.append(f"== {records.name}: {len(examples)} questions without answers")
-        pictures = {record.picture for record in examples.kept}
+        pictures = {record.picture for record in examples.questions}
         if seen := run.trained_on(pictures):
             parts.append(f"Not new to it: {seen} of {len(pictures)} pictures have names that it was trained on.")
         if examples.records.skipped:
             parts.append(str(examples.records.skipped))
         if out is not None:
             if labelled:
-                Results.of(records.name, found).write(Path(out))
-            write_results(Path(out) / f"{records.name}_results.json", found[own].predictions.items())
+                Results.of(records.name, evaluations).write(Path(out))
+            write_results(Path(out) / f"{records.name}_results.json", evaluations[trained_with].predictions.items())
     return "\n\n".join(parts)
 
 
-def _tables(found: dict[str, Evaluation]) -> str:
+def _tables(evaluations: dict[str, Evaluation]) -> str:
     result = Comparison()
-    for kind, evaluation in found.items():
+    for kind, evaluation in evaluations.items():
         result.add(kind, evaluation.summary())
     return result.tables()
 
 
 def _splits(data: Path) -> list[Records]:
+    """The records of every split but the training one."""
     if data.is_file():
         splits = [split for split in splits_in(data) if split != TRAIN]
         if not splits and splits_in(data):
             raise NoSplit(f"{data} has only the split {TRAIN}. Evaluate on rows of another split, or on another file.")
         return [read_own(data, split) for split in splits] or [read_own(data, None)]
-    found = []
+    records = []
     for split in _SPLITS:
         try:
-            found.append(read_questions(data, split))
+            records.append(read_questions(data, split))
         except NoSplit:
             continue
-    if not found:
+    if not records:
         raise Problem(f"{data} has none of the splits {', '.join(_SPLITS)}. Give a folder in the form of VQA-v2.")
-    return found
+    return records
 
 
 def _store_for(run: Run, records: Records) -> FeatureStore:
-    wanted = {record.picture for record in records.records}
-    known = run.folder.read_features()
-    if known is not None and (known / "store.json").is_file():
-        store = FeatureStore.open(known, expected=run.features)
-        if wanted <= set(store.names):
+    """The features of the training if they have all pictures of the records, else newly made ones."""
+    needed = {record.picture for record in records.records}
+    folder = run.folder.read_features()
+    if folder is not None and (folder / "store.json").is_file():
+        store = FeatureStore.open(folder, expected=run.features)
+        if needed <= set(store.names):
             return store
-    pictures = {name: path for name, path in records.pictures.items() if name in wanted}
+    pictures = {name: path for name, path in records.pictures.items() if name in needed}
     place = run.folder.own_features(records.name)
     return make_features(place, pictures, run.load_backbone(), stages=run.features.stages)[0]

@@ -1,4 +1,4 @@
-"""Examples to train and evaluate on: records with numbers for words and answers, features read from the store."""
+"""Examples to train and evaluate on: words and answers as numbers, features read from the store."""
 
 from __future__ import annotations
 
@@ -18,49 +18,54 @@ from regard.vqa.words import Words
 
 
 class Examples:
-    """The records of a split that have features, as batches: data for `regard.training.fit`.
+    """The records of a split that have features, `questions`, as batches: data for `regard.training.fit`.
 
-    Words and targets are kept as numbers, features stay on disk. Records without features are noted in
-    `records.skipped`.
+    Words and targets are in memory, features stay on disk. Records without features are noted in `records.skipped`.
     """
 
     def __init__(
         self, records: Records, store: FeatureStore | PixelStore, words: Words, answers: Answers, length: int
     ) -> None:
-        """`length` words of a question are read."""
+        """Encode the questions and their targets.
+
+        `records`: those without features are left out, and noted.
+        `store`: the features, or the pictures.
+        `words`, `answers`: the vocabularies.
+        `length`: words of a question that are read; the rest is cut.
+        """
         records = records.keep_readable(words, length)
-        kept: list[Record] = []
+        questions: list[Record] = []
         for record in records.records:
             if store.has(record.picture):
-                kept.append(record)
+                questions.append(record)
             else:
                 sentence = f"question {record.id} of {records.name}: no features of {record.picture} in {store.folder}"
                 records.skipped.add("question whose picture has no features", sentence)
-        if not kept:
-            first = records.skipped.met[0][1] if records.skipped else "it is empty"
+        if not questions:
+            first = records.skipped.notes[0][1] if records.skipped else "it is empty"
             raise Problem(f"nothing is left of {records.name}: {first}. Check pictures, features and questions.")
-        self.records, self.kept, self.store = records, kept, store
-        self.words = torch.stack([words.encode(record.question, length) for record in kept])
+        self.records, self.questions, self.store = records, questions, store
+        self.words = torch.stack([words.encode(record.question, length) for record in questions])
         self.size = len(answers)
-        credits = [answers.credits(record) for record in kept]
+        credits = [answers.credits(record) for record in questions]
         self.target_rows = torch.tensor([number for each in credits for number in each], dtype=torch.int64)
         self.target_values = torch.tensor([credit for each in credits for credit in each.values()])
         counts = torch.tensor([len(each) for each in credits])
         self.starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.questions)
 
     def batch(self, indices: list[int], epoch: int = 0) -> dict[str, Any]:
         """Features (B, h, w, D), or pictures (B, 3, H, W) of a `PixelStore`; words (B, T), targets (B, A)."""
-        return self.texts(indices) | {"features": self.store[[self.kept[i].picture for i in indices]]}
+        return self.texts(indices) | {"features": self.store[[self.questions[i].picture for i in indices]]}
 
     def shared(self, indices: list[int]) -> dict[str, Any]:
-        """As `batch` with one row of features for each picture, and the `rows` (B,) that the questions are about."""
-        names = [self.kept[i].picture for i in indices]
-        place = {name: row for row, name in enumerate(dict.fromkeys(names))}
-        rows = torch.tensor([place[name] for name in names])
-        return self.texts(indices) | {"features": self.store[list(place)], "rows": rows}
+        """As `batch`, but with each picture's features once, and `rows` (B,), the picture of each question."""
+        names = [self.questions[i].picture for i in indices]
+        row_of = {name: row for row, name in enumerate(dict.fromkeys(names))}
+        rows = torch.tensor([row_of[name] for name in names])
+        return self.texts(indices) | {"features": self.store[list(row_of)], "rows": rows}
 
     def texts(self, indices: list[int]) -> dict[str, Any]:
         """Words (B, T) and targets (B, A)."""
@@ -73,29 +78,29 @@ class Examples:
     @cached_property
     def has_regions(self) -> bool:
         """Whether the regions of the answers are known."""
-        return bool(self.records.objects) and any(record.regions is not None for record in self.kept)
+        return bool(self.records.objects) and any(record.regions is not None for record in self.questions)
 
     def regions(self, indices: list[int]) -> Tensor:
-        """For each pixel whether the answer rests on it, (B, H, W); all False where there is no region."""
-        records = [self.kept[i] for i in indices]
+        """Masks (B, H, W) of the pixels that each answer rests on; all False if there is no region."""
+        records = [self.questions[i] for i in indices]
         objects = {name: _objects(self.records.objects[name]) for name in {record.picture for record in records}}
         masks = [numpy.isin(objects[record.picture], record.regions or ()) for record in records]
         return torch.from_numpy(numpy.stack(masks))
 
 
 class Grouped:
-    """The same examples by picture: a sample is a picture with all questions about it, so that it is worked on once."""
+    """Examples grouped by picture: a sample is a picture with all its questions, so that its layers run once."""
 
     def __init__(self, examples: Examples) -> None:
-        """Find the questions of each picture."""
+        """Group the questions by picture."""
         self.examples = examples
         self.groups: dict[str, list[int]] = {}
-        for i, record in enumerate(examples.kept):
+        for i, record in enumerate(examples.questions):
             self.groups.setdefault(record.picture, []).append(i)
         self.names = list(self.groups)
 
     def __len__(self) -> int:
-        """How many pictures."""
+        """The number of pictures."""
         return len(self.names)
 
     def batch(self, indices: list[int], epoch: int = 0) -> dict[str, Any]:
@@ -104,6 +109,7 @@ class Grouped:
 
 
 def _objects(path: Path) -> Any:
+    """The number of the object at each pixel, from a picture of object numbers."""
     from PIL import Image
 
     try:

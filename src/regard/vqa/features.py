@@ -1,9 +1,9 @@
-"""Grid features on disk: made once by a backbone, read row by row without loading them all.
+"""Grid features on disk: made once by a backbone, then memory-mapped and read row by row.
 
 A store is a folder:
 
     features.bin    (pictures, h, w, D) float16, one row after the other
-    state.bin       a byte for each row: 0 not made yet, 1 made, 2 the picture cannot be read
+    state.bin       a byte per row: 0 not made yet, 1 made, 2 the picture cannot be read
     store.json      names of the pictures in the order of the rows, shape, and the `FeatureDescription`
 """
 
@@ -31,15 +31,15 @@ from regard.vqa.grids import grids
 from regard.vqa.records import Skipped
 
 WAITING, MADE, BROKEN = 0, 1, 2
-_RELEASE = 64  # rows that are read before their pages are given back; the system maps pages around each as well
+_RELEASE = 64  # rows to read before the kernel is advised to drop their pages; it maps pages around each as well
 
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """Features that are stored: `store[names]` reads rows as float32, `store.has(name)` says whether it is there.
+    """Stored features: `store[names]` reads rows as float32, `store.has(name)` says whether a picture has any.
 
-    Rows are memory-mapped, and their pages are given back to the system from time to time, so that the memory of a
-    training run does not grow with the number of pictures.
+    Rows are memory-mapped. Every few rows the kernel is advised to drop the pages (MADV_DONTNEED), so that the memory
+    of a training run does not grow with the number of pictures.
 
     >>> import tempfile
     >>> from regard.backbones import make_backbone
@@ -57,14 +57,14 @@ class FeatureStore:
 
     @classmethod
     def open(cls, folder: Path | str, expected: FeatureDescription | None = None) -> FeatureStore:
-        """The store in a folder; with `expected`, a Problem that names the difference unless its features are those."""
+        """The store in a folder; a Problem that names the difference if its features are not the `expected` ones."""
         folder = Path(folder)
         try:
             content = json.loads((folder / "store.json").read_text())
             store = cls(folder, tuple(content["names"]), tuple(content["shape"]), _description(content))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Problem(f"{folder} holds no features ({error}). Make them: regard features") from error
-        size = len(store.names) * store._row * 2
+        size = len(store.names) * store._width * 2
         if not (folder / "features.bin").is_file() or (folder / "features.bin").stat().st_size != size:
             raise Problem(f"{folder / 'features.bin'} does not have the {size} bytes that store.json says. Remake it.")
         if expected is not None and (difference := store.description.difference(expected)):
@@ -75,7 +75,8 @@ class FeatureStore:
         return store
 
     @property
-    def _row(self) -> int:
+    def _width(self) -> int:
+        """Numbers in a row."""
         height, width, dim = self.shape
         return height * width * dim
 
@@ -86,50 +87,50 @@ class FeatureStore:
 
     @cached_property
     def state(self) -> numpy.ndarray[Any, numpy.dtype[numpy.uint8]]:
-        """A byte for each row, as it is on disk now."""
+        """The byte of each row, as on disk when first read."""
         return numpy.fromfile(self.folder / "state.bin", dtype=numpy.uint8)
 
     def has(self, name: str) -> bool:
-        """Whether the features of this picture are there."""
+        """Whether the store has the features of this picture."""
         return name in self.numbers and bool(self.state[self.numbers[name]] == MADE)
 
     @cached_property
-    def _map(self) -> _Mapped:
-        return _Mapped(self.folder / "features.bin", len(self.names), self._row)
+    def _rows(self) -> _MappedRows:
+        return _MappedRows(self.folder / "features.bin", len(self.names), self._width)
 
     def __getitem__(self, names: Sequence[str]) -> Tensor:
         """Rows, (len(names), h, w, D) float32."""
-        rows = self._map.rows([self.numbers[name] for name in names])
+        rows = self._rows.read([self.numbers[name] for name in names])
         return torch.from_numpy(rows.astype(numpy.float32)).reshape(len(names), *self.shape)
 
     def sample(self, count: int) -> Tensor:
-        """Rows spread over the store, (<= count, h, w, D), for statistics."""
+        """At most `count` rows spread evenly over the store, (<= count, h, w, D), for statistics."""
         names = [name for name in self.names if self.has(name)]
         return self[names[:: max(1, len(names) // count)][:count]]
 
 
-class _Mapped:
-    """A file of float16 rows."""
+class _MappedRows:
+    """A memory-mapped file of float16 rows."""
 
     def __init__(self, path: Path, rows: int, width: int) -> None:
         self.path = path
         with path.open("rb") as file:
             self.memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.array = numpy.frombuffer(self.memory, dtype=numpy.float16).reshape(rows, width)
-        self.read = 0
+        self.rows_since_release = 0
 
-    def rows(self, numbers: list[int]) -> numpy.ndarray[Any, numpy.dtype[numpy.float16]]:
+    def read(self, numbers: list[int]) -> numpy.ndarray[Any, numpy.dtype[numpy.float16]]:
         rows: numpy.ndarray[Any, numpy.dtype[numpy.float16]] = self.array[numbers]
-        self.read += len(numbers)
-        if self.read >= _RELEASE:
-            self.read = 0
+        self.rows_since_release += len(numbers)
+        if self.rows_since_release >= _RELEASE:
+            self.rows_since_release = 0
             if hasattr(self.memory, "madvise"):
                 self.memory.madvise(mmap.MADV_DONTNEED)
         return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A mapped file stays in its process; another one maps it again.
-        return _Mapped, (self.path, *self.array.shape)
+        # A memory map cannot be pickled: another process maps the file again.
+        return _MappedRows, (self.path, *self.array.shape)
 
 
 def make_features(
@@ -142,11 +143,18 @@ def make_features(
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[FeatureStore, Skipped]:
-    """Run a backbone once over pictures (name to path, or to a tensor) and store the grids.
+    """Run a backbone once over pictures and store the grids; return the store, and notes on unreadable pictures.
 
-    What an earlier run of the same backbone on the same pictures has made is kept; after a kill at most one batch is
-    made again. With `stages` the maps of all stages are stored, see `grids`. A picture that cannot be read is noted and
-    its row stays empty.
+    Rerun to resume, with the same backbone and pictures: at most one batch is computed again. The row of a picture that
+    cannot be read stays empty.
+
+    `folder`: the folder of the store.
+    `pictures`: name to path, or to a tensor (3, H, W) uint8.
+    `backbone`: in any mode; it is put into evaluation mode for the call.
+    `name`: the backbone's name or folder, from which it can be loaded; default "backbone".
+    `stages`: store the maps of all stages, see `grids`; default False.
+    `batch`: pictures per forward pass; default 64.
+    `progress`: called after each batch with the pictures done and to do; default None.
 
     >>> import tempfile
     >>> from regard.backbones import make_backbone
@@ -166,13 +174,13 @@ def make_features(
     try:
         store = _start(folder, names, backbone, name, stages)
         state = numpy.memmap(folder / "state.bin", dtype=numpy.uint8, mode="r+")
-        rows = numpy.memmap(folder / "features.bin", dtype=numpy.float16, mode="r+", shape=(len(names), store._row))
+        rows = numpy.memmap(folder / "features.bin", dtype=numpy.float16, mode="r+", shape=(len(names), store._width))
         for row in numpy.flatnonzero(state == BROKEN):
             skipped.add("picture that cannot be read", f"{names[int(row)]} (met before)")
         waiting = [int(i) for i in numpy.flatnonzero(state == WAITING)]
         for start in range(0, len(waiting), batch):
-            chosen, ready = waiting[start : start + batch], []
-            for i in chosen:
+            numbers, ready = waiting[start : start + batch], []
+            for i in numbers:
                 try:
                     ready.append((i, backbone.prepare(_picture(pictures[names[i]])[None])))
                 except Problem as problem:
@@ -187,17 +195,22 @@ def make_features(
                 state[indices] = MADE
             state.flush()
             if progress:
-                progress(start + len(chosen), len(waiting))
+                progress(start + len(numbers), len(waiting))
     finally:
         backbone.train(training)
     return FeatureStore.open(folder), skipped
 
 
 def kept_backbone(folder: Path, name: str, size: int | None = None, seed: int | None = None) -> tuple[Backbone, Path]:
-    """The backbone `name` as it is kept in a folder, put there if there is none; it is never overwritten.
+    """The backbone in a folder, and the folder; made by `name` and saved there if the folder has none.
 
-    `seed` draws the weights of a backbone that has none. Unless it is given, an untrained one that is there already and
-    has the same architecture is taken as it is: its name says nothing about its weights.
+    A Problem if the folder has another one: it is never overwritten.
+
+    `folder`: where the backbone is, or is saved.
+    `name`: what `make_backbone` takes.
+    `size`: the side of its input in pixels; default that of `make_backbone`.
+    `seed`: of the random weights of an untrained backbone. Default None: an untrained one in the folder with the same
+        architecture is used whatever its weights; a new one is seeded with 0.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed or 0)
@@ -205,8 +218,8 @@ def kept_backbone(folder: Path, name: str, size: int | None = None, seed: int | 
     if not (folder / "config.json").is_file():
         return backbone, save_backbone(backbone, folder)
     stored = load_backbone(folder)
-    drawn_again = seed is None and name in SMALL_SIZES and stored.config == backbone.config
-    if not drawn_again and fingerprint(stored) != fingerprint(backbone):
+    any_weights = seed is None and name in SMALL_SIZES and stored.config == backbone.config
+    if not any_weights and fingerprint(stored) != fingerprint(backbone):
         raise Problem(
             f"{folder} keeps the backbone that its features were made by (fingerprint {fingerprint(stored)}), and "
             f"{name} is another (fingerprint {fingerprint(backbone)}). Store its features elsewhere (--out), or name "
@@ -216,7 +229,7 @@ def kept_backbone(folder: Path, name: str, size: int | None = None, seed: int | 
 
 
 def _start(folder: Path, names: tuple[str, ...], backbone: Backbone, name: str, stages: bool) -> FeatureStore:
-    """Make the files, or find those of an earlier run that match."""
+    """The store with empty files, or that of an earlier run on the same pictures."""
     with torch.inference_mode():
         size = backbone.preparation.size
         like = next(backbone.parameters())
@@ -237,7 +250,7 @@ def _start(folder: Path, names: tuple[str, ...], backbone: Backbone, name: str, 
 
 
 def _description(content: dict[str, Any]) -> FeatureDescription:
-    """That of a store.json, which earlier had the backbone's name and a fingerprint by themselves."""
+    """The description in a store.json; older ones have the backbone's name and a fingerprint in its place."""
     if "features" in content:
         return FeatureDescription.from_json(content["features"])
     return FeatureDescription.from_json({"name": content["backbone"], "fingerprint": content["fingerprint"]})

@@ -1,4 +1,4 @@
-"""The folders of question answering: that of a run, and that of a comparison of runs."""
+"""The folders of question answering: of a run, and of a comparison of runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from regard.vqa.words import Words
 
 @dataclass(frozen=True)
 class AnsweringFolder(RunFolder):
-    """The folder of a model that answers: that of any run, and what belongs to the model.
+    """The folder of a model that answers: what any run has, and
 
         vocabulary.json    words and answers
         training.json      the names of the pictures that it was trained on
         features.json      the folder of the features that it was trained on
-        validation.json    the accuracy after each epoch, where that is measured
-        features/SPLIT/    features of pictures that were asked about later
+        validation.json    the validation accuracy after each epoch, if it is measured
+        features/SPLIT/    features of the pictures of other splits, made for an evaluation
 
-    A model by the conventions of the Hub has the first two, with model.safetensors and config.json beside them in place
-    of checkpoints. `regard.vqa.results` writes evaluation/ in either.
+    A model saved as on the Hub has vocabulary.json, model.safetensors and config.json, and no checkpoints.
+    `regard.vqa.results` writes evaluation/ in either.
 
     >>> AnsweringFolder(Path("out/vqa")).own_features("test").as_posix()
     'out/vqa/features/test'
@@ -37,15 +37,15 @@ class AnsweringFolder(RunFolder):
         return self.path / "vocabulary.json"
 
     def own_features(self, split: str) -> Path:
-        """Where features of the pictures of a split are made, if they are not among those it was trained on."""
+        """The folder for features of a split's pictures, if those of the training do not have them all."""
         return self.path / "features" / split
 
     def put_vocabulary(self, words: Words, answers: Answers) -> None:
-        """Write both vocabularies, whatever is there."""
+        """Write both vocabularies, overwriting others."""
         self.write_json(self.vocabulary, {"words": words.known, "answers": answers.known})
 
     def write_vocabulary(self, words: Words, answers: Answers) -> None:
-        """Write both vocabularies; a Problem if others are there already."""
+        """Write both vocabularies; a Problem if the folder has others."""
         if not self.vocabulary.is_file():
             self.put_vocabulary(words, answers)
         elif self.read_vocabulary() != (words, answers):
@@ -61,40 +61,41 @@ class AnsweringFolder(RunFolder):
             raise Problem(f"{self.vocabulary} cannot be read ({error}). {remedy}") from error
 
     def write_pictures(self, names: Iterable[str]) -> None:
-        """Write which pictures are trained on, so that an evaluation can say whether it has new ones."""
+        """Write the names of the pictures that are trained on, so that an evaluation can recognise them."""
         self.write_json(self._pictures, {"pictures": sorted(set(names))})
 
     def read_pictures(self) -> set[str] | None:
-        """The names of the pictures that it was trained on; None if that is not known."""
+        """The names of the pictures that it was trained on; None if unknown."""
         names = self._read(self._pictures, "pictures")
         return None if names is None else set(names)
 
     def write_features(self, folder: Path) -> None:
-        """Write where the features are that it is trained on."""
+        """Write the folder of the features that it is trained on."""
         self.write_json(self._features, {"folder": str(folder.resolve())})
 
     def read_features(self) -> Path | None:
-        """The folder of the features that it was trained on; None if that is not known."""
+        """The folder of the features that it was trained on; None if unknown."""
         folder = self._read(self._features, "folder")
         return None if folder is None else Path(folder)
 
     def write_validation(self, scores: dict[int, float]) -> None:
-        """Write the accuracy after each epoch, counted from one."""
+        """Write the validation accuracy after each epoch; epochs are counted from one."""
         self.write_json(self._validation, scores)
 
     def read_validation(self) -> dict[int, float]:
-        """The accuracy after each epoch so far, so that a resumed run stops where it would have."""
+        """The validation accuracy after each epoch so far; empty if there is none."""
         if not self._validation.is_file():
             return {}
         return {int(epoch): score for epoch, score in json.loads(self._validation.read_text()).items()}
 
     def begin_afresh(self) -> None:
-        """Remove what an older run could be resumed from."""
+        """Remove the state from which an older run could be resumed."""
         super().begin_afresh()
         self._validation.unlink(missing_ok=True)
 
     @staticmethod
     def _read(file: Path, key: str) -> Any:
+        """One entry of a JSON file; None if it cannot be read."""
         try:
             return json.loads(file.read_text(encoding="utf-8"))[key]
         except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""From pictures to grids of features: the last map of a backbone, or the maps of all its stages side by side."""
+"""From pictures to grids of features: the last map of a backbone, or the maps of all its stages concatenated."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from regard.backbones import Backbone
 def grids(backbone: Backbone, prepared: Tensor, stages: bool = False) -> Tensor:
     """Grids (B, h, w, D) of prepared pictures (B, 3, H, W).
 
-    With `stages`, the maps of all stages (`Backbone.stages`) are averaged to the size of the last one and laid side by
-    side: a backbone that learned what a whole picture shows keeps colour and outline in its first stages.
+    With `stages` (default False), the maps of all stages (`Backbone.stages`) are averaged to the size of the last one
+    and concatenated along the channels: the first stages of a backbone keep colours and outlines, the last may not.
 
     >>> from regard.backbones import make_backbone
     >>> backbone = make_backbone("small", size=16, widths=[4, 8], depths=[1, 1])

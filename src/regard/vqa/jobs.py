@@ -1,4 +1,4 @@
-"""Several trainings side by side, each in a process of its own on one core."""
+"""Several trainings in parallel, each in its own process on one core."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import TypeVar
 from regard._problem import Problem
 from regard.training import Running
 from regard.vqa.folder import AnsweringFolder
-from regard.vqa.train import TrainSettings, settings_of
+from regard.vqa.settings import TrainSettings, settings_of
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training: where it goes, what it learns from, and how."""
+    """One training: its folder, questions, features and settings."""
 
     out: AnsweringFolder
     data: Path
@@ -34,32 +34,36 @@ class Job:
 def run_jobs(
     jobs: list[Job], then: Callable[[Job], T], workers: int = 2, progress: Callable[[float], None] | None = None
 ) -> list[T]:
-    """Train all, `workers` at a time, and return what `then` finds of each, in the process that has trained it.
+    """Train all jobs, and return the result of `then` for each.
 
-    Finished jobs are not trained again; a Problem if a folder holds a run with other settings. `progress` is called
-    about twice a second with the share that is trained.
+    Finished jobs are not trained again; a Problem if a folder has a run with other settings.
+
+    `jobs`: the trainings.
+    `then`: called with a job when it is trained, in the process that trained it.
+    `workers`: trainings at a time; default 2.
+    `progress`: called about twice a second with the share that is trained; default None.
     """
     for job in jobs:
         _check_settings(job)
     context = multiprocessing.get_context("spawn")
-    with _roomy(), ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
-        running = [pool.submit(_run, job, then) for job in jobs]
-        while not all(future.done() for future in running):
+    with _allocator_keeps_memory(), ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
+        futures = [pool.submit(_run, job, then) for job in jobs]
+        while not all(future.done() for future in futures):
             if progress:
                 progress(sum(job.out.share() for job in jobs) / len(jobs))
-            if failed := next((f for f in running if f.done() and f.exception()), None):
-                for future in running:
+            if failed := next((f for f in futures if f.done() and f.exception()), None):
+                for future in futures:
                     future.cancel()
                 failed.result()
             time.sleep(0.5)
-        return [future.result() for future in running]
+        return [future.result() for future in futures]
 
 
 @contextmanager
-def _roomy() -> Iterator[None]:
-    """Processes that start in here keep memory that was freed: to ask for it anew takes a tenth of a small step."""
-    wanted = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
+def _allocator_keeps_memory() -> Iterator[None]:
+    """Processes that start within keep freed memory (glibc malloc): returning it costs a tenth of a small step."""
+    options = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
+    added = {name: value for name, value in options.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
@@ -69,6 +73,7 @@ def _roomy() -> Iterator[None]:
 
 
 def _run(job: Job, then: Callable[[Job], T]) -> T:
+    """Train a job on one thread unless it is done, and return the result of `then`."""
     import torch
 
     from regard.vqa.features import FeatureStore
@@ -84,18 +89,19 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
 
 
 def _check_settings(job: Job) -> None:
+    """Raise a Problem if the folder of a job has a run with other settings."""
     if not job.out.config.is_file():
         return
     try:
-        found = settings_of(job.out.read_config())
+        written = settings_of(job.out.read_config())
     except (ValueError, KeyError, TypeError) as error:
         raise Problem(f"{job.out.config} cannot be read ({error}). Train into another folder.") from error
-    if found != job.settings:
-        pairs = ((found, job.settings), (found.model, job.settings.model))
-        others = [
+    if written != job.settings:
+        pairs = ((written, job.settings), (written.model, job.settings.model))
+        differences = [
             f"{f.name} {getattr(old, f.name)}, now {getattr(new, f.name)}"
             for old, new in pairs
             for f in fields(old)
             if f.name != "model" and getattr(old, f.name) != getattr(new, f.name)
         ]
-        raise Problem(f"{job.out.path} has a run with other settings ({'; '.join(others)}). Name another folder.")
+        raise Problem(f"{job.out.path} has a run with other settings ({'; '.join(differences)}). Name another folder.")

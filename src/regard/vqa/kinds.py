@@ -1,7 +1,7 @@
-"""The kinds of output attention as values: their names, their labels, and the lists of them, all in this file.
+"""The kinds of output attention as values, with their names and labels, and all lists of them.
 
-A kind is a small frozen value; `str(kind)` is its name in settings, on the command line and in JSON, and `parse(name)`
-the value again:
+A kind is a small frozen value. `str(kind)` is its name in settings, on the command line and in JSON; `parse(name)` is
+the inverse:
 
     discrete-softmax, discrete-sparsemax      Discrete("softmax"), Discrete("sparsemax")
     discrete-entmax, discrete-entmax-1.3      Discrete("entmax"), with another alpha than 1.5
@@ -34,16 +34,16 @@ _FAMILIES = {"softmax": 1, "sparsemax": 2}  # alpha of the densities
 
 
 class Kind(ABC):
-    """A way to attend to the cells of a picture: `Discrete`, or a `FittedKind` one, which has a density."""
+    """A way to attend to the cells of a picture: `Discrete`, or a `FittedKind`, which has a density."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What `parse` takes."""
+        """The name that `parse` takes."""
 
     @property
     def label(self) -> str:
-        """A few words for who reads."""
+        """The name in words, for people."""
         return self.name.replace("-", " ")
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Kind(ABC):
 
 @dataclass(frozen=True)
 class Discrete(Kind):
-    """Weights on the cells by a map, by the name that `named_map` takes.
+    """Weights on the cells by a map, by its name (see `named_map`).
 
     >>> print(Discrete("entmax-1.3"), Discrete("entmax-1.50"))
     discrete-entmax-1.3 discrete-entmax
@@ -61,7 +61,7 @@ class Discrete(Kind):
     map: str = "softmax"
 
     def __post_init__(self) -> None:
-        """One name for one map."""
+        """Check the map's name, and write it in its standard form."""
         object.__setattr__(self, "map", named_map(self.map, (1, 1))[0])
 
     @property
@@ -71,7 +71,7 @@ class Discrete(Kind):
 
     @property
     def label(self) -> str:
-        """The name in words; TVmax alone."""
+        """The name in words; that of TVmax without "discrete"."""
         return f"TV{self.map[2:]}".replace("-", " ") if self.map.startswith("tvmax") else super().label
 
 
@@ -99,7 +99,7 @@ class Continuous(FittedKind):
 
     @property
     def alpha(self) -> float:
-        """The family of the density, as `regard.continuous.match_moments` counts them."""
+        """The family of the density, as in `regard.continuous.match_moments`."""
         return _FAMILIES[self.map]
 
     @property
@@ -114,7 +114,7 @@ class Continuous(FittedKind):
 
 @dataclass(frozen=True)
 class MixtureOf(FittedKind):
-    """So many Gaussians by EM, started from regions; `sparse` drops weak ones.
+    """A mixture of Gaussians by EM, started from regions; `sparse` drops weak components (default False).
 
     >>> print(MixtureOf(4, sparse=True), "has the label:", MixtureOf(4, sparse=True).label)
     mixture-4-sparse has the label: up to 4, sparse
@@ -134,7 +134,7 @@ class MixtureOf(FittedKind):
 
     @property
     def label(self) -> str:
-        """How many."""
+        """The number of components in words."""
         if self.sparse:
             return f"up to {self.components}, sparse"
         return f"{self.components} component{'' if self.components == 1 else 's'}"
@@ -147,7 +147,7 @@ class MixtureOf(FittedKind):
 
 @dataclass(frozen=True)
 class MixtureSelected(FittedKind):
-    """The number of Gaussians chosen for each example at test time, at a `price` per component; one in training.
+    """A mixture whose number of Gaussians is chosen per example at test time, at a `price` each; one in training.
 
     >>> print(MixtureSelected(0.5), MixtureSelected())
     mixture-selected-0.5 mixture-selected
@@ -166,11 +166,11 @@ class MixtureSelected(FittedKind):
 
     @property
     def label(self) -> str:
-        """The same in words."""
+        """The name in words, with the price unless it is the default."""
         return "selected K" + _suffix(self.price, MixtureSelected.price, ", price ")
 
     def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
-        """See `regard.continuous.select_mixture`; random starts are the same each time, from a generator of its own."""
+        """See `regard.continuous.select_mixture`; random starts come from a local generator with a fixed seed."""
         if training:
             return match_moments(weights, where, 1, mask)
         starts = torch.Generator(weights.device).manual_seed(0)
@@ -178,7 +178,7 @@ class MixtureSelected(FittedKind):
 
 
 def named_map(name: str, cells: tuple[int, int] | None = None) -> tuple[str, Map]:
-    """A map by its name, and the name as it is printed: softmax, sparsemax, entmax or entmax-ALPHA (default 1.5).
+    """The standard name of a map, and the map: softmax, sparsemax, entmax or entmax-ALPHA (default 1.5).
 
     With `cells`, the height and width of a grid, also tvmax or tvmax-GAMMA (default 0.1).
 
@@ -196,7 +196,7 @@ def named_map(name: str, cells: tuple[int, int] | None = None) -> tuple[str, Map
 
 
 def _suffix(value: float, default: float, before: str = "-") -> str:
-    """A number behind a name; nothing for the default."""
+    """The suffix of a name for a parameter; "" for its default."""
     return "" if value == default else before + number_suffix(value)[1:]
 
 
@@ -212,15 +212,15 @@ KINDS: tuple[Kind, ...] = (
     MixtureOf(4, sparse=True),
     MixtureSelected(),
 )
-"""What a page or a help text offers; `parse` takes any alpha, gamma, number of components and price."""
+"""The kinds that the page and help texts offer; `parse` takes any alpha, gamma, number of components and price."""
 
 NAMES = tuple(map(str, KINDS))
 _OTHERS = "discrete-entmax-1.3 (any alpha), discrete-tvmax-0.3 (any gamma), mixture-3 (any number), mixture-3-sparse, "
 WRITTEN = f"{', '.join(NAMES)}; also {_OTHERS}mixture-selected-0.5 (any price)"
-"""All that can be written, in one line."""
+"""All names that `parse` takes, in one line."""
 
 COMPARED: tuple[Kind, ...] = (Discrete("softmax"), Discrete("sparsemax"), Continuous("softmax"), MixtureOf(2))
-"""What `regard compare` trains by default."""
+"""The kinds that `regard compare` trains by default."""
 
 EVALUATED: tuple[Kind, ...] = (
     Discrete("softmax"),
@@ -230,14 +230,14 @@ EVALUATED: tuple[Kind, ...] = (
     MixtureOf(2),
     MixtureSelected(),
 )
-"""What `regard evaluate` looks with beside the model's own."""
+"""The kinds that `regard evaluate` uses by default, beside the model's."""
 
 DEMO: tuple[Kind, ...] = (Discrete("softmax"), Continuous("softmax"))
-"""What `regard demo` trains."""
+"""The kinds that `regard demo` trains."""
 
 
 def parse(kind: str | Kind) -> Kind:
-    """The kind of a name; a kind is returned as it is.
+    """The kind with a name; a kind is returned unchanged.
 
     >>> parse("mixture-4-sparse")
     MixtureOf(components=4, sparse=True)
@@ -245,13 +245,14 @@ def parse(kind: str | Kind) -> Kind:
     Traceback (most recent call last):
     ValueError: attention: got 'mixture', expected one of discrete-softmax, ...
     """
-    found = kind if isinstance(kind, Kind) else _read_name(str(kind))
-    if found is None:
+    value = kind if isinstance(kind, Kind) else _read_name(str(kind))
+    if value is None:
         _check.complain("attention", repr(kind), f"one of {WRITTEN}", "Write one of these.")
-    return found
+    return value
 
 
 def _read_name(name: str) -> Kind | None:
+    """The kind with a name; None if there is none."""
     family, _, rest = name.partition("-")
     if family == "discrete" and _MAP.fullmatch(rest):
         return Discrete(rest)

@@ -1,4 +1,4 @@
-"""The modular co-attention network (MCAN), encoder and decoder, with any attention inside and at the end.
+"""The modular co-attention network (MCAN), encoder and decoder, with any attention in its layers and at its output.
 
 Legend: B batch, T words, L cells, D width of a feature, A answers.
 """
@@ -6,105 +6,28 @@ Legend: B batch, T words, L cells, D width of a feature, A answers.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard import _check
 from regard._repr import shown
-from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
-from regard.training._setting import setting
 from regard.vqa.cells import Neighbours, coordinates, whitening
-from regard.vqa.kinds import Kind, named_map, parse
+from regard.vqa.kinds import Kind, named_map
 from regard.vqa.norm import UnbiasedNorm
-from regard.vqa.output import BasisName, Looked, OutputAttention
-from regard.wasserstein.affinities import GaussianW2
+from regard.vqa.output import Looked, OutputAttention
+from regard.vqa.settings import AFFINITIES, ModelSettings
 
-_PART = 4096  # rows that are worked on at a time in double precision
-AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The sizes of a model; the defaults are those of the thesis (Table 6.1).
-
-    `attention` is the kind of the output attention, a name or a value of `regard.vqa.kinds`, kept as its name; `map` is
-    that of the layers inside, by the name that `regard.vqa.kinds.named_map` takes.
-
-    >>> ModelSettings(attention="mixture-selected-0.10", map="entmax-1.3").attention
-    'mixture-selected'
-    """
-
-    words: int = setting("Width of a word vector.", 300, at_least=1)
-    tokens: int = setting("Words of a question that are read.", 14, at_least=1)
-    width: int = setting("Width of the layers.", 512, at_least=1)
-    heads: int = setting("Heads of an attention.", 8, at_least=1)
-    layers: int = setting("Layers on the question, and on the picture.", 6, at_least=0)
-    before: int = setting(
-        "Layers of self-attention on the picture alone, before the guided ones; the original has none.", 0, at_least=0
-    )
-    guided_first: bool = setting(
-        "A layer's guided attention comes before its self-attention; in the original after it.", False
-    )
-    feed_forward: int = setting("Width of the hidden layer of a feed-forward network.", 2048, at_least=1)
-    flat: int = setting("Width of the network that scores words and cells.", 512, at_least=1)
-    fused: int = setting("Width of what the answer is read from.", 1024, at_least=1)
-    dropout: float = setting("Probability that a number is dropped while training.", 0.1, at_least=0)
-    norm_first: bool = setting("Norms come before each part of a layer, not after it.", False)
-    unbiased_norm: bool = setting("Norms by the unbiased deviation, as in the authors' code.", False)
-    coordinates: bool = setting("Cells know where they are; in the original they do not.", True)
-    neighbours: bool = setting("A cell's feature is drawn from its eight neighbours too.", False)
-    whiten: bool = setting("Channels of features are decorrelated, not only brought to one scale.", False)
-    attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax")
-    basis: BasisName = setting("Basis of a continuous output attention.", "gaussian")
-    map: str = setting("Map of the attentions inside: softmax, sparsemax, entmax-1.5, ...", "softmax")
-    affinity: Literal["dot", "wasserstein"] = setting("Affinity of the attentions inside.", "dot")
-
-    def __post_init__(self) -> None:
-        """Check the names; one is kept for each choice."""
-        object.__setattr__(self, "attention", str(parse(self.attention)))
-        object.__setattr__(self, "map", named_map(self.map)[0])
-        _check.choice("affinity", self.affinity, tuple(AFFINITIES))
-
-    def to_json(self) -> dict[str, Any]:
-        """As a dictionary."""
-        return asdict(self)
-
-
-def small(**changes: Any) -> ModelSettings:
-    """The small preset, for scenes and for processors without a graphics card.
-
-    >>> small(attention="mixture-2").layers
-    1
-    """
-    sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 4, "layers": 1, "feed_forward": 128, "flat": 64}
-    # Without dropout on the weights attention is one fused call; norms before each part learn in fewer steps, and so do
-    # white features: of correlated channels the weak ones, which tell shapes apart, are found last.
-    quick: dict[str, Any] = {"fused": 128, "dropout": 0.0, "norm_first": True, "neighbours": True, "whiten": True}
-    return ModelSettings(**(sizes | quick | changes))
-
-
-def relations(**changes: Any) -> ModelSettings:
-    """The small preset with a second layer on the picture, for questions that compare objects.
-
-    A layer on the picture alone is worked out once for all questions about it. Then the question marks cells before
-    they attend to one another. It pays from a few thousand steps on; a step takes longer than
-    the small one's.
-
-    >>> relations().before, relations().guided_first
-    (1, True)
-    """
-    return small(**({"before": 1, "guided_first": True} | changes))
+_PART = 4096  # rows converted to double precision at a time
 
 
 class Answered(NamedTuple):
-    """What a model gives: scores (B, A) before the sigmoid, and what the output attention looked at."""
+    """Output of a model: scores (B, A) before the sigmoid, and what the output attention looked at."""
 
     scores: Tensor
     looked: Looked
@@ -119,9 +42,9 @@ class MCAN(Pretrained, nn.Module):
     Text: word vectors, an LSTM, layers of self-attention. Picture: a linear layer on each cell (or, if
     `settings.neighbours`, a 3 x 3 convolution, ReLU and a linear layer; with the cell's coordinates, if
     `settings.coordinates`), layers of self-attention, attention guided by the last layer of the text, and feed-forward.
-    `settings.before` counts layers without guidance that come first; with `settings.guided_first` self-attention
-    follows the guided attention: what the question marks in one cell can reach the others in the same layer. The words
-    are pooled by discrete attention, the cells by the output attention; the sum goes through a norm and a linear layer.
+    `settings.before` layers of self-attention alone come first. With `settings.guided_first` self-attention follows
+    the guided attention, so that what the question marks in one cell reaches the others in the same layer. Words are
+    pooled by discrete attention, cells by the output attention; the sum goes through a norm and a linear layer.
     `loss` is the binary cross-entropy, summed over answers and examples.
 
     `save_pretrained`, `from_pretrained` and `push_to_hub` are for the network alone; `regard.vqa.Predictor` has them
@@ -143,7 +66,14 @@ class MCAN(Pretrained, nn.Module):
     def __init__(
         self, settings: ModelSettings, *, vocabulary: int, answers: int, cells: tuple[int, int], features: int
     ) -> None:
-        """Make the layers for so many words and answers, a grid of cells, and features of this width."""
+        """Make the layers.
+
+        `settings`: sizes and kinds of attention.
+        `vocabulary`: the number of words, with padding and unknown.
+        `answers`: the number of answers.
+        `cells`: height and width of the grid.
+        `features`: the width of a feature.
+        """
         super().__init__()
         self.settings, self.cells = settings, cells
         s, d = settings, settings.width
@@ -154,7 +84,7 @@ class MCAN(Pretrained, nn.Module):
         self.register_buffer("feature_mean", torch.zeros(features))
         self.register_buffer("feature_scale", torch.eye(features) if s.whiten else torch.ones(features))
         self.cell = Neighbours(features, d, cells) if s.neighbours else nn.Linear(features, d)
-        # Coordinates have a layer of their own, that starts at unit scale: beside many features they would be lost.
+        # Coordinates have their own layer, initialised at unit scale: among many features they would have no weight.
         self.here = nn.Linear(place.shape[-1], d, bias=False) if s.coordinates else None
         if self.here is not None:
             nn.init.normal_(self.here.weight, std=(2 / place.shape[-1]) ** 0.5)
@@ -166,10 +96,10 @@ class MCAN(Pretrained, nn.Module):
             "map": named_map(s.map)[1],
         }
 
-        def alone(layers: int) -> nn.ModuleList:
+        def encoders(layers: int) -> nn.ModuleList:
             return nn.ModuleList(TransformerEncoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(layers))
 
-        self.encoder, self.before = alone(s.layers), alone(s.before)
+        self.encoder, self.before = encoders(s.layers), encoders(s.before)
         self.decoder = nn.ModuleList(
             TransformerDecoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(s.layers)
         )
@@ -190,16 +120,19 @@ class MCAN(Pretrained, nn.Module):
         cell_mask: Tensor | None = None,
         attention: str | Kind | None = None,
     ) -> Answered:
-        """Features (B, h, w, D), or (B, L, D), and words (B, T) with zeros where a question has ended.
+        """Scores of answers, and the output attention.
 
-        With `rows` (B,) question b is about the picture rows[b] of the features: several may be about one. `cell_mask`
-        (B, h, w), or (B, L), is True where a cell takes part, one row for each row of features: pictures may have fewer
-        cells, or boxes, than the grid. The others, whatever is in them, are attended to by none, have weight zero, and
-        no part in the regression of a continuous attention. Without any cell the question is answered alone, and a
-        question without words (all zeros, or T = 0) from the picture alone: attention over nothing is zero.
-
-        `attention` is the kind of output attention to look with in this call, a name or a value of `regard.vqa.kinds`;
-        by default the one that the model was made with. All have the same parameters, and the model does not change.
+        `features`: (B, h, w, D), or (B, L, D).
+        `words`: (B, T), zeros after the end of a question. A question without words (all zeros, or T = 0) is answered
+            from the picture alone: attention over nothing is zero.
+        `rows`: (B,), the row of `features` that each question is about, if several are about one picture; default
+            None, row b for question b.
+        `cell_mask`: boolean (B, h, w), or (B, L), a row per row of features, True = takes part, for pictures with fewer
+            cells, or boxes, than the grid; default None, all. The values of other cells have no influence: they get
+            weight zero, and are left out of the regression of a continuous attention. Without any cell the question is
+            answered from its words alone.
+        `attention`: the kind of output attention of this call, a name or a value of `regard.vqa.kinds`; default that
+            of the settings. All kinds have the same parameters, and the model does not change.
         """
         x = features.flatten(1, -2).to(self.head.weight.dtype)
         if x.shape[1] != math.prod(self.cells):
@@ -207,30 +140,30 @@ class MCAN(Pretrained, nn.Module):
             _check.complain("features", f"shape {tuple(features.shape)}", expected, "Make features of the same grid.")
         x = x - self.feature_mean
         x = x @ self.feature_scale if self.settings.whiten else x * self.feature_scale
-        here = gone = None
+        present = missing = None
         if cell_mask is not None:
-            here = _mask_of_cells(cell_mask, x)
-            gone = ~here
-            x = x.masked_fill(gone.unsqueeze(-1), 0)  # as beyond the border, to a neighbour; and NaN would spread
+            present = _mask_of_cells(cell_mask, x)
+            missing = ~present
+            x = x.masked_fill(missing.unsqueeze(-1), 0)  # zero as beyond the border, for neighbours; NaN would spread
         x = self.cell(x) if self.here is None else self.cell(x) + self.here(self.place.to(x))
         for encode in self.before:
-            x = encode(x, src_key_padding_mask=gone)
+            x = encode(x, src_key_padding_mask=missing)
         y, absent = self._read(words)
         for i, layer in enumerate(self.decoder):
             decode = cast(TransformerDecoderLayer, layer)
-            # What knows nothing of a question yet is worked out once for each picture.
+            # What does not depend on the question yet is computed once per picture.
             if not self.settings.guided_first:
-                x = decode.within(x, key_padding_mask=gone)
+                x = decode.within(x, key_padding_mask=missing)
             if rows is not None and i == 0:
                 x = x[rows]
-                here, gone = (None, None) if here is None else (here[rows], ~here[rows])
+                present, missing = (None, None) if present is None else (present[rows], ~present[rows])
             x = decode.across(x, y, key_padding_mask=absent)
             if self.settings.guided_first:
-                x = decode.within(x, key_padding_mask=gone)
+                x = decode.within(x, key_padding_mask=missing)
             x = decode.feed(x)
-        looked: Looked = self.flat_picture(x, here, attention)
-        told = self.flat_text(y, ~absent).context
-        return Answered(self.head(self.norm(told + looked.context)), looked)
+        looked: Looked = self.flat_picture(x, present, attention)
+        text = self.flat_text(y, ~absent).context
+        return Answered(self.head(self.norm(text + looked.context)), looked)
 
     def look_at_words(self, words: Tensor) -> Tensor:
         """The attention on each word of questions (B, T): (B, T)."""
@@ -256,17 +189,17 @@ class MCAN(Pretrained, nn.Module):
         """Set the mean and scale of the features from a sample of them, (..., D)."""
         rows = sample.flatten(0, -2)
         mean = rows.mean(0, dtype=torch.float64)
-        spread = torch.zeros_like(self.feature_scale, dtype=torch.float64)
+        variance = torch.zeros_like(self.feature_scale, dtype=torch.float64)
         for part in rows.split(_PART):
-            apart = part.double() - mean
-            spread += apart.T @ apart if self.settings.whiten else apart.square().sum(0)
-        spread /= max(1, len(rows) - 1)
+            centred = part.double() - mean
+            variance += centred.T @ centred if self.settings.whiten else centred.square().sum(0)
+        variance /= max(1, len(rows) - 1)
         self.feature_mean.copy_(mean)
-        scale = 1 / (spread.diagonal() if self.settings.whiten else spread).sqrt().clamp_min(1e-3)
-        self.feature_scale.copy_(whitening(spread, scale) if self.settings.whiten else scale)
+        scale = 1 / (variance.diagonal() if self.settings.whiten else variance).sqrt().clamp_min(1e-3)
+        self.feature_scale.copy_(whitening(variance, scale) if self.settings.whiten else scale)
 
     def card(self, name: str, *, license: str | None = None) -> Card:
-        """The README.md of this network, under the name that it is loaded by."""
+        """The model card of this network; `name` is the folder or repository that it is loaded from."""
         from regard.vqa.cards import network_card
 
         return network_card(self, name, license)
@@ -284,7 +217,7 @@ class MCAN(Pretrained, nn.Module):
 
     @property
     def attention(self) -> str:
-        """The name of its output attention; a call may look with another."""
+        """The name of its output attention; a call may use another."""
         return self.settings.attention
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class UnbiasedNorm(nn.Module):
-    """Features less their mean over their *unbiased* deviation plus `eps`, times `weight`, plus `bias`.
+    """Layer norm by the *unbiased* deviation: (x - mean) / (deviation + `eps`) * `weight` + `bias`.
 
     torch's LayerNorm divides by the root of the biased variance plus `eps`: at width 512 a model that was trained with
     one gives other numbers with the other. Parameters have LayerNorm's names. Shapes: (..., width) to the same.
@@ -17,7 +17,7 @@ class UnbiasedNorm(nn.Module):
     """
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
-        """Begin as the identity of what is normalised."""
+        """`weight` is one and `bias` zero at first."""
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(width))
@@ -25,7 +25,7 @@ class UnbiasedNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised along the last axis."""
-        deviation = x.std(-1, keepdim=True)  # unbiased, unless said
+        deviation = x.std(-1, keepdim=True)  # unbiased by default
         return self.weight * (x - x.mean(-1, keepdim=True)) / (deviation + self.eps) + self.bias
 
     def extra_repr(self) -> str:
@@ -34,7 +34,7 @@ class UnbiasedNorm(nn.Module):
 
     @classmethod
     def put_into(cls, model: nn.Module) -> None:
-        """Replace every LayerNorm of a model by one of these, with fresh parameters."""
+        """Replace every LayerNorm of a model by an UnbiasedNorm with new parameters, in place."""
         for parent in list(model.modules()):
             for name, part in list(parent.named_children()):
                 if isinstance(part, nn.LayerNorm):

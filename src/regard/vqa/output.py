@@ -1,7 +1,7 @@
 """The output attention over the picture: one set of parameters, many ways to turn scores into a context.
 
-Every kind scores the cells with the same small network and reads out through the same last layer; so a model that was
-trained with one kind looks with any other, which is an argument of the call.
+Every kind scores the cells with the same small network and has the same output layer, so that a model trained with one
+kind can be called with any other.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]
 
 
 class Looked(NamedTuple):
-    """What an output attention gives.
+    """Output of an output attention.
 
-    context (B, out); weights (B, L), the discrete distribution over cells; effective (B, L), what each cell really
-    contributed (the same as weights for a discrete kind; may be negative for a continuous one); density, or None.
+    context (B, out); weights (B, L), the discrete distribution over cells; effective (B, L), the factor of each cell's
+    feature in the context (the weights for a discrete kind; may be negative for a continuous one); density, or None.
     """
 
     context: Tensor
@@ -48,11 +48,17 @@ class Looked(NamedTuple):
 
 
 class OutputAttention(nn.Module):
-    """Pool the cells of a picture, (B, L, dim) to (B, out), by a `kind` of `regard.vqa.kinds`, a name or a value.
+    """Pool the cells of a picture, (B, L, dim) to (B, out).
 
-    `cells` is (height, width). `basis` is that of the value function of the continuous kinds: "gaussian" bumps seven
-    for ten cells along an axis, "fourier" cosines, or the thesis' 49 or 100 narrow Gaussians with padding.
-    A call may name another kind: it has the same parameters, and nothing in the module changes.
+    `dim`: the width of a cell's feature.
+    `cells`: (height, width) of the grid.
+    `kind`: a name or a value of `regard.vqa.kinds`; default "discrete-softmax". A call may use another: all have the
+        same parameters, and the module does not change.
+    `basis`: of the value function of the continuous kinds: "gaussian" (default; seven functions per ten cells along an
+        axis), "fourier" (as many cosines), or the thesis' 49 or 100 narrow Gaussians with padding.
+    `hidden`: the width of the hidden layer that scores cells; default `dim`.
+    `out`: the width of the output; default None, no output layer.
+    `dropout`: its probability in the score network; default 0.
 
     >>> pool = OutputAttention(16, (4, 4), "continuous-softmax", out=32)
     >>> looked = pool(torch.randn(3, 16, 16))
@@ -73,44 +79,44 @@ class OutputAttention(nn.Module):
         out: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        """Make the score network and the last layer."""
+        """Make the score network and the output layer."""
         super().__init__()
         _check.choice("basis", basis, ("gaussian", "fourier", "thesis-49", "thesis-100"))
         self.cells, self.basis, self.kind = cells, basis, parse(kind)
         self.pool = _Layers(dim, dim if hidden is None else hidden, out, dropout)
         if isinstance(self.kind, FittedKind):
-            _ = self.regression  # made here, and not in the first step
+            _ = self.regression  # computed now, not in the first step
 
     @cached_property
     def regression(self) -> _Regression:
-        """From features on the cells to a value function: the same for all kinds, made when one needs it."""
-        with torch.inference_mode(False):  # it may be trained with, whoever looks first
+        """The regression of the value function on the cells, for all continuous kinds; computed at first use."""
+        with torch.inference_mode(False):  # so that it can be trained with even if the first use is in inference mode
             return _Regression(grid(*self.cells), _setting(self.basis, self.cells))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, kind: str | Kind | None = None) -> Looked:
         """Features (B, L, dim) to context, weights, effective weights and density; `mask` (B, L), True takes part.
 
-        `kind` is for this call alone, by default the module's own. A continuous kind fits its density to the cells that
-        take part, and its value function to their features at their places: the density has mass between and beside
-        them, as it has between cells.
+        `kind` is for this call alone; default the module's. A continuous kind fits its density to the cells that take
+        part, and its value function to their features; the density has mass between and beside them too.
         """
-        look = self.kind if kind is None else parse(kind)
+        attention = self.kind if kind is None else parse(kind)
         s = self.pool.score(x).squeeze(-1)
-        if isinstance(look, Discrete):
-            p = named_map(look.map, self.cells)[1](s.unsqueeze(-2), mask=None if mask is None else mask.unsqueeze(-2))
+        if isinstance(attention, Discrete):
+            row_mask = None if mask is None else mask.unsqueeze(-2)
+            p = named_map(attention.map, self.cells)[1](s.unsqueeze(-2), mask=row_mask)
             weights = (p if isinstance(p, Tensor) else p.weights).squeeze(-2)
             context = (weights.to(x.dtype).unsqueeze(-2) @ x).squeeze(-2)
             return Looked(self.pool.merge(context), weights, weights, None)
-        assert isinstance(look, FittedKind)
+        assert isinstance(attention, FittedKind)
         weights = softmax(s, mask=mask)
         with torch.autocast(x.device.type, enabled=False):  # densities and their expectations need float32
-            density = look.fit(weights, self.regression.where, mask, training=self.training)
+            density = attention.fit(weights, self.regression.where, mask, training=self.training)
             operator = self.regression.operator(x.device, mask)
             context, _, effective = read_out(x, density, self.regression.setting.basis, operator, mask)
         return Looked(self.pool.merge(context), weights.detach(), effective.to(x.dtype), density)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "regression"}  # it can be made again
+        return {name: value for name, value in vars(self).items() if name != "regression"}  # it can be computed again
 
     def extra_repr(self) -> str:
         """The kind, and the cells."""
@@ -118,14 +124,14 @@ class OutputAttention(nn.Module):
 
 
 class _Regression:
-    """Where the cells are, a basis on them, and the ridge operator that belongs to both: numbers that never change."""
+    """The locations of the cells, a basis, and the constant ridge operator of both, per device."""
 
     def __init__(self, where: Locations, setting: Setting) -> None:
         self.where, self.setting = where, setting
         self.operators = {where.points.device: self._solve(where, None)}
 
     def operator(self, device: torch.device, mask: Tensor | None) -> Tensor:
-        """(L, N) in float64; with a mask one for each example, (B, L, N), zero where a cell does not take part."""
+        """The ridge operator (L, N) in float64; with a mask one per example, (B, L, N), zero for masked cells."""
         if mask is not None:
             on_device = self.where.to(torch.empty(0, dtype=torch.float64, device=device))
             return self._solve(on_device, mask).masked_fill(~mask.unsqueeze(-1), 0)
@@ -139,7 +145,7 @@ class _Regression:
 
 
 class _Layers(nn.Module):
-    """What all kinds share: the network that scores a cell, and the layer that the context goes through."""
+    """What all kinds share: the network that scores a cell, and the output layer."""
 
     def __init__(self, dim: int, hidden: int, out: int | None, dropout: float) -> None:
         super().__init__()
@@ -149,6 +155,7 @@ class _Layers(nn.Module):
 
 
 def _setting(name: BasisName, cells: tuple[int, int]) -> Setting:
+    """The basis with a name, and the penalty and padding of its ridge regression."""
     if name == "thesis-49":
         return thesis(7, 7)
     if name == "thesis-100":

@@ -1,4 +1,4 @@
-"""Questions of one's own: a JSONL or CSV file, its column `split`, and pictures held out of training."""
+"""User data: a JSONL or CSV file of questions, its column `split`, and pictures held out of training."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from regard._problem import Problem
 from regard.vqa.records import Record, Records, Skipped
 
 TRAIN = "train"
-NumberedRows = list[tuple[int, dict[str, Any]]]  # the number of the line, and what it says
+NumberedRows = list[tuple[int, dict[str, Any]]]  # the number of a line, and its fields
 
 
 class NoSplit(Problem):
-    """The data have no split of this name."""
+    """The data has no split of this name."""
 
 
 def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None = None) -> Records:
-    """The rows of a split of a JSONL or CSV file, or with None all rows.
+    """The rows of a `split` of a JSONL or CSV file, or all rows if it is None; default "train".
 
-    The column `split` says which rows are whose. A file without it is one set: it can be trained on, and any other
-    split is refused, because it would be the training data again.
+    A row's split is in the column `split`. A file without that column is training data: any other split is refused.
+    `pictures` is the folder that pictures are named from, default that of the file.
     """
-    place = Path(pictures) if pictures else path.parent
-    skipped, records, found = Skipped(), [], {}
-    seen: set[int | str] = set()
+    folder = Path(pictures) if pictures else path.parent
+    skipped, records, paths = Skipped(), [], {}
+    ids: set[int | str] = set()
     rows = read_rows(path)
     sizes = _split_sizes(rows)
     _check_split(path, split, sizes)
@@ -46,17 +46,17 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
             skipped.add("line without picture or question", where)
             continue
         name = str(row["picture"])
-        if not (place / name).is_file():
-            skipped.add("question without a picture", f"{where}: no picture {place / name}")
+        if not (folder / name).is_file():
+            skipped.add("question without a picture", f"{where}: no picture {folder / name}")
             continue
-        if (named := row.get("id") or number) in seen:
-            skipped.add("question with the id of another", f"{where}: {named}")
+        if (question_id := row.get("id") or number) in ids:
+            skipped.add("question with the id of another", f"{where}: {question_id}")
             continue
-        seen.add(named)
-        found[name] = place / name
+        ids.add(question_id)
+        paths[name] = folder / name
         records.append(
             Record(
-                named,
+                question_id,
                 name,
                 str(row["question"]),
                 _answers(row),
@@ -64,27 +64,31 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
                 str(row.get("question_type") or ""),
             )
         )
-    return Records(split if split is not None and sizes else path.stem, records, found, skipped)
+    return Records(split if split is not None and sizes else path.stem, records, paths, skipped)
 
 
 def own_splits(path: Path) -> dict[str, bool]:
-    """The names in the column `split` in their order, and whether any row of each has answers; none without it."""
-    found: dict[str, bool] = {}
+    """The names in the column `split` in order, and whether each has any answers; empty without the column."""
+    splits: dict[str, bool] = {}
     for _, row in read_rows(path):
         if name := _split_of(row):
-            found[name] = found.get(name, False) or bool(_answers(row))
-    return found
+            splits[name] = splits.get(name, False) or bool(_answers(row))
+    return splits
 
 
 def hold_out(
     source: Path | str, out: Path | str | None = None, *, val: float = 0.1, test: float = 0.1, seed: int = 0
 ) -> tuple[Path, dict[str, int]]:
-    """Write a JSONL or CSV file again with a column `split`, and return where, and the pictures in each split.
+    """Write a copy of a JSONL or CSV file with a column `split`; return its path, and the pictures in each split.
 
-    The shares `val` and `test` of the *pictures* are held out, with all questions about them, so that no picture is in
-    two splits. The split of a picture depends on its name and the seed alone: rows that are added later change nothing
-    for the others. Pictures are named from the file's folder, so that `out` (unless given, NAME-split beside it) has to
-    be in the same one.
+    *Pictures* are held out, with all questions about them, so that no picture is in two splits. The split of a picture
+    depends on its name and the seed alone, so that rows added later do not change those of others.
+
+    `source`: the file, without a column `split`.
+    `out`: the copy, in the same folder, which pictures are named from; default NAME-split.
+    `val`: the share of pictures for validation; default 0.1.
+    `test`: the share of pictures for the test; default 0.1.
+    `seed`: of the choice; default 0.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -109,16 +113,16 @@ def hold_out(
     rows = read_rows(path)
     if sizes := _split_sizes(rows):
         raise Problem(f"{path} has splits already: {_listed(sizes)}. Use them, or take the column split out.")
-    chosen: dict[str, str] = {}
+    split_of: dict[str, str] = {}
     for _, row in rows:
         name = posixpath.normpath(str(row.get("picture", "")))
-        place = _position(name, seed)
-        chosen[name] = "test" if place < test else "val" if place < test + val else TRAIN
-        row["split"] = chosen[name]
-    pictures = {split: sum(s == split for s in chosen.values()) for split in (TRAIN, "val", "test")}
+        position = _position(name, seed)
+        split_of[name] = "test" if position < test else "val" if position < test + val else TRAIN
+        row["split"] = split_of[name]
+    pictures = {split: sum(s == split for s in split_of.values()) for split in (TRAIN, "val", "test")}
     for split, share in ((TRAIN, 1 - val - test), ("val", val), ("test", test)):
         if share and not pictures[split]:
-            raise Problem(f"no picture of {len(chosen)} falls into {split}. Take a larger share, or another seed.")
+            raise Problem(f"no picture of {len(split_of)} falls into {split}. Take a larger share, or another seed.")
     with replacing(target) as beside:
         _write_rows(beside, path, [row for _, row in rows])
     return target, {split: count for split, count in pictures.items() if count}
@@ -130,7 +134,7 @@ def read_rows(path: Path) -> NumberedRows:
 
 
 def _position(name: str, seed: int) -> float:
-    """A number from 0 to 1 that a picture's name and the seed decide."""
+    """A number from 0 to 1, a hash of a picture's name and the seed."""
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) / 2**64
 
 
@@ -139,6 +143,7 @@ def _split_sizes(rows: NumberedRows) -> Counter[str]:
 
 
 def _split_of(row: dict[str, Any]) -> str:
+    """The split of a row; "" if it has none."""
     name = row.get("split")
     return "" if name is None else str(name).strip()
 
@@ -148,6 +153,7 @@ def _listed(sizes: Counter[str]) -> str:
 
 
 def _check_split(path: Path, split: str | None, sizes: Counter[str]) -> None:
+    """Raise NoSplit unless the file has the split; without a column `split` it has only "train"."""
     if split is None or split in sizes or (not sizes and split == TRAIN):
         return
     if sizes:
@@ -159,8 +165,9 @@ def _check_split(path: Path, split: str | None, sizes: Counter[str]) -> None:
 
 
 def _answers(row: dict[str, Any]) -> tuple[str, ...]:
-    given = row.get("answers", row.get("answer", []))
-    answers = [given] if isinstance(given, (str, int, float)) else given or []
+    """The answers of a row; a single one ten times."""
+    value = row.get("answers", row.get("answer", []))
+    answers = [value] if isinstance(value, (str, int, float)) else value or []
     answers = [str(answer) for answer in answers if str(answer).strip()]
     return tuple(answers * 10 if len(answers) == 1 else answers)
 
@@ -190,11 +197,11 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if not lines.fieldnames or not {"picture", "question"} <= set(lines.fieldnames):
         raise Problem(f"{path} has no columns picture and question. Name them in its first line.")
     for row in lines:
-        kept: dict[str, Any] = {k: v for k, v in row.items() if k and v}
-        if "answers" in kept:
-            kept["answers"] = [answer.strip() for answer in kept["answers"].split("|")]
-        kept.setdefault("question", "")
-        yield lines.line_num, kept
+        fields: dict[str, Any] = {k: v for k, v in row.items() if k and v}
+        if "answers" in fields:
+            fields["answers"] = [answer.strip() for answer in fields["answers"].split("|")]
+        fields.setdefault("question", "")
+        yield lines.line_num, fields
 
 
 def _write_rows(target: Path, source: Path, rows: list[dict[str, Any]]) -> None:

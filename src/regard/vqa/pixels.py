@@ -1,4 +1,4 @@
-"""Training end to end: pictures in place of stored features, with the backbone in the graph."""
+"""End-to-end training: pictures in place of stored features, with the backbone in the graph."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from regard.vqa.grids import grids
 
 
 class PixelStore:
-    """Pictures in the place of a `FeatureStore`: rows are pictures (B, 3, size, size) of bytes, as the backbone takes.
+    """Pictures with the interface of a `FeatureStore`: rows are pictures (B, 3, size, size) uint8.
 
-    They are decoded once and kept in memory, so it is for small ones. A picture that cannot be read counts as not
-    there. `backbone` is trained along with the model.
+    They are decoded once and stay in memory: for small data. `has` is False for a picture that cannot be read.
+    `backbone` is trained with the model.
     """
 
     def __init__(self, pictures: Mapping[str, Path], backbone: Backbone, name: str) -> None:
-        """Measure the grid that the backbone gives."""
+        """Run the backbone once, on an empty picture, for the shape of its grid."""
         self.pictures, self.network = dict(pictures), backbone
         self.folder = next(iter(self.pictures.values())).parent
         self.description = FeatureDescription.of(backbone, name)
@@ -35,7 +35,7 @@ class PixelStore:
         self.shape: tuple[int, int, int] = (height, width, dim)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a picture, and it can be read."""
+        """Whether there is a picture of this name that can be read."""
         return name in self.pictures and self._decode(name) is not None
 
     def __getitem__(self, names: Sequence[str]) -> Tensor:
@@ -44,12 +44,13 @@ class PixelStore:
         return torch.stack([row for row in rows if row is not None])
 
     def sample(self, count: int) -> Tensor:
-        """Features of some pictures as the backbone gives them now, for statistics."""
+        """Features of at most `count` pictures by the backbone as it is now, for statistics."""
         chosen = [name for name in self.names[:: max(1, len(self.names) // count)][:count] if self.has(name)]
         with torch.no_grad():
             return grids(self.network.eval(), self.network.prepare(self[chosen]))
 
     def _decode(self, name: str) -> Tensor | None:
+        """The picture, decoded once; None if it cannot be read."""
         if name not in self.decoded:
             try:
                 self.decoded[name] = square(read(self.pictures[name]), self.network.preparation.size)

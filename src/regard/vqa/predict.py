@@ -1,4 +1,4 @@
-"""Asking a trained model: the answer, and what it looked at."""
+"""Inference: the answer of a trained model, and its attention."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
 from regard.vqa.mcan import MCAN
 from regard.vqa.records import Answers
-from regard.vqa.results import FOLDER, Results
+from regard.vqa.results import RESULTS_FOLDER, Results
 from regard.vqa.words import Words, tokens
 
-_SIDE = 96  # side of the map that entropy and area are measured on
+_SIDE = 96  # pixels of a side of the map that entropy and support are measured on
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An answer and how it came about.
+    """An answer with its scores and the attention behind it.
 
-    `top` are the likeliest answers with their scores between 0 and 1; `confidence` is the first one's. `weights` (h, w)
-    is the discrete distribution over the cells, `effective` (h, w) what each cell really contributed, `density` the
-    continuous density on the unit square (x to the right, y down), or None for a discrete attention.
-    `entropy` is in bits against the uniform distribution (0), `support_area` the share of the picture with attention.
+    `top` are the likeliest answers with their scores between 0 and 1; `confidence` is the score of the first. `weights`
+    (h, w) is the discrete distribution over the cells, `effective` (h, w) the factor of each cell's feature, `density`
+    the continuous density on the unit square (x to the right, y down), or None for a discrete attention.
+    `entropy` is in bits, 0 for the uniform distribution; `support_area` is the share of the picture with attention.
 
     >>> from regard.backbones import make_backbone
-    >>> from regard.vqa.mcan import small
+    >>> from regard.vqa.settings import small
     >>> backbone, words = make_backbone("small", widths=[4], depths=[1], size=16), Words.of(["What is it?"])
     >>> side = backbone(backbone.prepare(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))).shape[-2:]
     >>> model = MCAN(small(), vocabulary=len(words), answers=2, cells=tuple(side), features=4)
@@ -62,14 +62,14 @@ class Prediction:
     entropy: float
     support_area: float
     seconds: float
-    words: list[tuple[str, float]]  # the question's words and their attention
+    words: list[tuple[str, float]]  # the words of the question and their attention weights
 
     def map(self, height: int, width: int) -> Tensor:
-        """The attention as a picture (height, width): mass on each pixel."""
+        """The attention on each pixel (height, width), as mass."""
         return attention_map(self.weights.unsqueeze(0), self.density, (height, width))[0]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as plain numbers and lists."""
+        """As a JSON object."""
         return {
             "question": self.question,
             "answer": self.answer,
@@ -87,16 +87,16 @@ class Prediction:
 
 
 class Predictor(Pretrained):
-    """A trained model with its backbone and vocabularies, ready to be asked.
+    """A trained model with its backbone and vocabularies, ready to answer questions.
 
         predictor = Predictor.from_pretrained("out/vqa")             # a run, a saved model, "user/name" on the Hub
         prediction = predictor.ask(regard.pictures.read("cat.jpg"), "What colour is the cat?")
         prediction.answer, prediction.density, prediction.to_json()
 
-    `attention` is the kind of output attention that it was trained with; `attentions` are names that `ask` takes (and
-    others: `regard.vqa.kinds`), and `labels` says each in words. Asking changes nothing in the model and draws no
-    random number: one predictor serves any number of threads. `results` are those of an evaluation, if there was one:
-    they go with the model, and into its card.
+    `attention` is the kind of output attention that it was trained with; `attentions` are names that `ask` takes (all:
+    `regard.vqa.kinds`), and `labels` has each in words. `ask` does not change the model and draws no random number:
+    one predictor serves any number of threads. `results` of an evaluation, or None, are saved with the model and shown
+    in its card.
 
     >>> Predictor.load("nowhere")
     Traceback (most recent call last):
@@ -112,7 +112,13 @@ class Predictor(Pretrained):
         stages: bool = False,
         results: Results | None = None,
     ) -> None:
-        """From its parts; `load` reads them from a folder."""
+        """Put the parts together; `load` reads them from a folder.
+
+        `model`, `backbone`: put into evaluation mode.
+        `words`, `answers`: the model's vocabularies.
+        `stages`: whether features are the maps of all stages, see `regard.vqa.grids`; default False.
+        `results`: of an evaluation; default None.
+        """
         self.stages, self.results = stages, results
         self.model, self.backbone, self.words, self.answers = model.eval(), backbone.eval(), words, answers
         self.attention = model.attention
@@ -130,11 +136,11 @@ class Predictor(Pretrained):
 
     @cached_property
     def features(self) -> FeatureDescription:
-        """What its backbone makes of a picture for the model."""
+        """The description of the features that the model takes."""
         return FeatureDescription.of(self.backbone, "backbone", self.stages)
 
     def card(self, name: str, *, license: str | None = None) -> Card:
-        """The README.md of this model, under the name that it is loaded by, with its results."""
+        """The model card, with results; `name` is the folder or repository that the model is loaded from."""
         from regard.vqa.cards import predictor_card
 
         return predictor_card(self, name, license, self.results)
@@ -144,34 +150,40 @@ class Predictor(Pretrained):
 
         save_model(place, self.model, self.words, self.answers, self.backbone, self.features)
         if self.results is not None:
-            self.results.write(place.path / FOLDER)
+            self.results.write(place.path / RESULTS_FOLDER)
 
     @classmethod
     def _opened(cls, place: ModelFolder) -> Self:
         return cls.load(place.path)
 
-    @torch.no_grad()  # and not inference_mode: what is kept for the next call may be trained with
+    @torch.no_grad()  # not inference_mode: tensors cached for the next call may be trained with
     def ask(self, picture: Tensor, question: str, attention: str | Kind | None = None, top: int = 5) -> Prediction:
-        """Answer a question about a picture (3, H, W) uint8, with another kind of output attention if one is given."""
-        began = time.perf_counter()
+        """Answer a question about a picture.
+
+        `picture`: (3, H, W) uint8.
+        `question`: its text.
+        `attention`: the kind of output attention, a name or a value; default that of the training.
+        `top`: how many of the likeliest answers to return; default 5.
+        """
+        start = time.perf_counter()
         kind = parse(attention or self.attention)
-        read = tokens(question)
-        if not read:
+        question_words = tokens(question)
+        if not question_words:
             raise Problem("the question is empty. Ask something about the picture.")
-        if not any(word in self.words.numbers for word in read):
+        if not any(word in self.words.numbers for word in question_words):
             raise Problem(f"the model knows no word of {question[:100]!r}. Ask in the language that it was trained in.")
         length = self.model.settings.tokens
         numbers = self.words.encode(question, length)[None]
         prepared = self.backbone.prepare(picture[None])
-        grid = grids(self.backbone, prepared, self.stages).half().float()  # as features are stored
+        grid = grids(self.backbone, prepared, self.stages).half().float()  # rounded as stored features are
         scores, looked = self.model(grid, numbers, attention=kind)
         best = scores[0].sigmoid().topk(min(top, len(self.answers)))
         ranked = [(self.answers.known[i], float(s)) for s, i in zip(best.values, best.indices.tolist(), strict=True)]
         cells = self.model.cells
         weights, effective = (x[0].float().reshape(cells) for x in (looked.weights, looked.effective))
-        shown = attention_map(weights[None], looked.density, (_SIDE, _SIDE))
-        quality = attention_quality(shown, torch.zeros_like(shown, dtype=torch.bool), cells)
-        on_words = self.model.look_at_words(numbers)[0]
+        maps = attention_map(weights[None], looked.density, (_SIDE, _SIDE))
+        quality = attention_quality(maps, torch.zeros_like(maps, dtype=torch.bool), cells)
+        word_weights = self.model.look_at_words(numbers)[0]
         return Prediction(
             question,
             ranked[0][0],
@@ -183,6 +195,6 @@ class Predictor(Pretrained):
             None if looked.density is None else members(looked.density)[0],
             float(quality.entropy),
             float(quality.support),
-            time.perf_counter() - began,
-            [(word, float(w)) for word, w in zip(read[:length], on_words, strict=False)],
+            time.perf_counter() - start,
+            [(word, float(w)) for word, w in zip(question_words[:length], word_weights, strict=False)],
         )

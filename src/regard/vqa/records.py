@@ -1,4 +1,4 @@
-"""Records: a question about a picture, with the answers people gave. And what was wrong with those left out."""
+"""Records: a question about a picture, with the answers people gave; and notes on records that were left out."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from regard.vqa.words import Words, tokens
 
 @dataclass(frozen=True)
 class Record:
-    """One question: id, the picture's name, the words, the answers (none where they are not known), types, regions.
+    """One question: id, the picture's name, its text, the answers (none if unknown), types, regions.
 
-    `regions` are numbers of objects in the picture that the answer rests on, or None where that is not known.
+    `regions` are the numbers of the objects in the picture that the answer rests on; None if unknown.
     """
 
     id: int | str
@@ -33,7 +33,7 @@ class Record:
 
 @dataclass
 class Skipped:
-    """What was left out or cut while reading, in the order it was met: a kind, and a sentence naming the record.
+    """Notes on what was left out while reading, in order: a kind, and a sentence naming the record.
 
     >>> skipped = Skipped(); skipped.add("empty question", "question 7 is empty")
     >>> print(skipped)
@@ -41,20 +41,20 @@ class Skipped:
       question 7 is empty
     """
 
-    met: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, kind: str, sentence: str) -> None:
-        """Note one."""
-        self.met.append((kind, sentence))
+        """Add a note."""
+        self.notes.append((kind, sentence))
 
     def __bool__(self) -> bool:
-        return bool(self.met)
+        return bool(self.notes)
 
     def __str__(self) -> str:
-        """How many of each kind, and the first three of each by name."""
+        """The number of each kind, and the first three sentences of each."""
         lines = []
-        for kind, count in Counter(kind for kind, _ in self.met).items():
-            sentences = [sentence for k, sentence in self.met if k == kind]
+        for kind, count in Counter(kind for kind, _ in self.notes).items():
+            sentences = [sentence for k, sentence in self.notes if k == kind]
             lines.append(f"Skipped: {count} {kind}")
             lines += [f"  {sentence}" for sentence in sentences[:3]]
             if count > 3:
@@ -70,37 +70,37 @@ class Records:
     records: list[Record]
     pictures: dict[str, Path]
     skipped: Skipped = field(default_factory=Skipped)
-    objects: dict[str, Path] = field(default_factory=dict)  # pictures of object numbers, where there are any
+    objects: dict[str, Path] = field(default_factory=dict)  # pictures of object numbers, if any
 
     def __len__(self) -> int:
         return len(self.records)
 
     def keep_answered(self) -> Records:
-        """Without questions whose answers are not known, which are noted: they teach and measure nothing."""
+        """Without questions that have no answers, which are noted in `skipped`."""
         for record in self.records:
             if not record.answers:
                 self.skipped.add("question without an answer", f"question {record.id} of {self.name}")
-        kept = [record for record in self.records if record.answers]
-        return Records(self.name, kept, self.pictures, self.skipped, self.objects)
+        answered = [record for record in self.records if record.answers]
+        return Records(self.name, answered, self.pictures, self.skipped, self.objects)
 
     def keep_readable(self, words: Words, length: int) -> Records:
-        """Without questions that are empty; those that are cut, or with no known word, are noted and kept."""
-        kept = []
+        """Without questions that are empty, far too long, or without a known word, which are noted in `skipped`."""
+        readable = []
         for record in self.records:
-            asked = tokens(record.question)
-            if not asked:
+            text = tokens(record.question)
+            if not text:
                 self.skipped.add("empty question", f"question {record.id} of {self.name} has no words")
                 continue
-            if len(asked) > 10 * length:
-                sentence = f"question {record.id} of {self.name} has {len(asked)} words, more than {10 * length}"
+            if len(text) > 10 * length:
+                sentence = f"question {record.id} of {self.name} has {len(text)} words, more than {10 * length}"
                 self.skipped.add("question that is too long", sentence)
                 continue
-            if not any(word in words.numbers for word in asked):
+            if not any(word in words.numbers for word in text):
                 sentence = f"question {record.id} of {self.name} has no word that the model knows: {record.question!r}"
                 self.skipped.add("question in unknown words", sentence[:200])
                 continue
-            kept.append(record)
-        return Records(self.name, kept, self.pictures, self.skipped, self.objects)
+            readable.append(record)
+        return Records(self.name, readable, self.pictures, self.skipped, self.objects)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Answers:
 
     @classmethod
     def of(cls, records: Iterable[Record], above: int = 8) -> Answers:
-        """The answers given more than `above` times, as the official code writes them, the commonest first."""
+        """The answers given more than `above` times, normalised, the commonest first; default more than 8."""
         counts = Counter(normalise(answer) for record in records for answer in record.answers)
         common = sorted((answer for answer, n in counts.items() if n > above), key=lambda a: (-counts[a], a))
         return cls(tuple(common))
@@ -130,34 +130,34 @@ class Answers:
         return len(self.known)
 
     def credits(self, record: Record) -> dict[int, float]:
-        """The numbers of known answers with 0.3, 0.6, 0.9 or 1, by how many of ten gave them; no others.
+        """The target of each known answer that was given, by its number: 0.3, 0.6, 0.9 or 1 (`soft_target`).
 
-        Fewer answers than ten count as if the same shares had been given by ten.
+        Counts of more or fewer than ten answers are scaled to ten.
 
         >>> Answers(("yes", "no")).credits(Record(1, "a", "?", ("no",) * 8 + ("yes",) * 2))
         {0: 0.6, 1: 1.0}
         """
         counts = Counter(normalise(answer) for answer in record.answers)
-        found = {
+        targets = {
             self.numbers[a]: soft_target(round(10 * n / counts.total())) for a, n in counts.items() if a in self.numbers
         }
-        return {number: found[number] for number in sorted(found) if found[number] > 0}
+        return {number: targets[number] for number in sorted(targets) if targets[number] > 0}
 
     @property
     def fingerprint(self) -> str:
-        """A short hash: vocabularies with the same one give the same numbers."""
+        """A short hash: equal for vocabularies that give the same numbers."""
         return hashlib.sha256(json.dumps(self.known).encode()).hexdigest()[:16]
 
 
 def commonest(answers: Sequence[str]) -> str:
-    """The answer that most people gave, the first of equals."""
+    """The commonest answer; of equally common ones the first."""
     return Counter(answers).most_common(1)[0][0]
 
 
-def check_vocabulary(name: str, found: str, expected: str) -> None:
-    """A vocabulary is that of the run: else every number would mean another word."""
-    if found != expected:
+def check_vocabulary(name: str, fingerprint: str, expected: str) -> None:
+    """Raise a Problem unless a vocabulary is the one that the model was trained with, by their fingerprints."""
+    if fingerprint != expected:
         raise Problem(
-            f"the vocabulary in {name} has fingerprint {found}, the model was trained with {expected}: it belongs to "
-            "another run. Put the right file back, or train again."
+            f"the vocabulary in {name} has fingerprint {fingerprint}, the model was trained with {expected}: it "
+            "belongs to another run. Put the right file back, or train again."
         )

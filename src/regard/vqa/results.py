@@ -1,4 +1,4 @@
-"""What an evaluation has found, on disk and in the card of a model: accuracy, and where the model looked."""
+"""Results of an evaluation, on disk and in the card of a model: accuracy and attention quality."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from regard._problem import Problem
 from regard.hub.card import Section, markdown_table
 from regard.vqa.evaluate import Evaluation
 
-FOLDER = "evaluation"  # where they lie in the folder of a run or a model
-_ANSWERS = "_results.json"  # how the files of answers end, that lie beside
+RESULTS_FOLDER = "evaluation"  # of results, in the folder of a run or a model
+_ANSWERS = "_results.json"  # the end of the names of files of answers, in the same folder
 MEASURES = {
     "mass": "attention inside the regions that the answer rests on; by chance it is `area`",
     "pointing": "share of questions where the highest point lies in a region, or next to it",
@@ -32,15 +32,15 @@ MEASURES = {
 class Results:
     """The numbers of an evaluation, by split and by kind of output attention, as `regard evaluate --out` writes them.
 
-    >>> found = Results({"test": {"discrete-softmax": {"overall": 50.0, "by_answer_type": {}, "quality": {}}}})
-    >>> found.metrics("discrete-softmax")
+    >>> results = Results({"test": {"discrete-softmax": {"overall": 50.0, "by_answer_type": {}, "quality": {}}}})
+    >>> results.metrics("discrete-softmax")
     {'test': {'accuracy': 50.0}}
     """
 
     splits: Mapping[str, Mapping[str, Mapping[str, Any]]]
 
     @classmethod
-    def of(cls, split: str, found: Mapping[str, Evaluation]) -> Results:
+    def of(cls, split: str, evaluations: Mapping[str, Evaluation]) -> Results:
         """The numbers of one split."""
         return cls(
             {
@@ -52,14 +52,14 @@ class Results:
                         "quality": e.quality_means(),
                         "components": e.components,
                     }
-                    for kind, e in found.items()
+                    for kind, e in evaluations.items()
                 }
             }
         )
 
     @classmethod
     def read(cls, path: Path | str) -> Results:
-        """One SPLIT.json, or all of a folder."""
+        """Results from one SPLIT.json, or from all in a folder."""
         path = Path(path)
         files = [path] if path.is_file() else sorted(f for f in path.glob("*.json") if not f.name.endswith(_ANSWERS))
         if not files:
@@ -75,37 +75,37 @@ class Results:
 
     @classmethod
     def beside(cls, folder: Path) -> Results | None:
-        """Those in the folder of a run or a model, if there are any."""
-        return cls.read(folder / FOLDER) if (folder / FOLDER).is_dir() else None
+        """The results in the folder of a run or a model; None if there are none."""
+        return cls.read(folder / RESULTS_FOLDER) if (folder / RESULTS_FOLDER).is_dir() else None
 
     def write(self, folder: Path) -> None:
-        """A file for each split."""
+        """Write SPLIT.json for each split."""
         for split, kinds in self.splits.items():
             with replacing(folder / f"{split}.json") as beside:
                 beside.write_text(json.dumps(kinds, indent=1))
 
-    def metrics(self, own: str) -> dict[str, dict[str, float]]:
-        """Accuracy, and attention mass where regions are known, with the model's `own` attention, by split."""
+    def metrics(self, attention: str) -> dict[str, dict[str, float]]:
+        """By split, accuracy and, if regions are known, attention mass, with the model's `attention`."""
         return {
-            split: {"accuracy": kinds[own]["overall"]}
-            | {f"attention {name}": _over_all(kinds[own])[name] for name in ("mass",) if name in _over_all(kinds[own])}
+            split: {"accuracy": kinds[attention]["overall"]}
+            | {f"attention {m}": value for m, value in _over_all(kinds[attention]).items() if m == "mass"}
             for split, kinds in self.splits.items()
-            if own in kinds
+            if attention in kinds
         }
 
-    def sections(self, own: str) -> list[Section]:
-        """A part of a card for each split: accuracy of each kind of attention, and the quality of the attention."""
-        return [Section(f"Results on {split}", _tables_of(kinds, own)) for split, kinds in self.splits.items()]
+    def sections(self, attention: str) -> list[Section]:
+        """A section of a card per split: accuracy and quality of each kind, that of the model's `attention` first."""
+        return [Section(f"Results on {split}", _tables_of(kinds, attention)) for split, kinds in self.splits.items()]
 
 
-def _tables_of(kinds: Mapping[str, Mapping[str, Any]], own: str) -> str:
-    """Two tables, the model's own attention first."""
-    ordered = sorted(kinds, key=lambda kind: kind != own)
-    named = {kind: f"**{kind}** (its own)" if kind == own else kind for kind in ordered}
+def _tables_of(kinds: Mapping[str, Mapping[str, Any]], attention: str) -> str:
+    """Two tables, accuracy and quality, the model's `attention` first."""
+    ordered = sorted(kinds, key=lambda kind: kind != attention)
+    labels = {kind: f"**{kind}** (its attention)" if kind == attention else kind for kind in ordered}
     types = list(dict.fromkeys(t for kind in ordered for t in kinds[kind]["by_answer_type"]))
     rows = [
         [
-            named[kind],
+            labels[kind],
             f"{kinds[kind]['overall']:.1f}",
             *(_number(kinds[kind]["by_answer_type"].get(t), 1) for t in types),
         ]
@@ -115,7 +115,7 @@ def _tables_of(kinds: Mapping[str, Mapping[str, Any]], own: str) -> str:
     measured = [kind for kind in ordered if _over_all(kinds[kind])]
     if not measured:
         return text
-    rows = [[named[kind], *(_number(_over_all(kinds[kind]).get(m), 3) for m in MEASURES)] for kind in measured]
+    rows = [[labels[kind], *(_number(_over_all(kinds[kind]).get(m), 3) for m in MEASURES)] for kind in measured]
     meaning = "\n".join(f"- {name}: {words}" for name, words in MEASURES.items())
     return (
         f"{text}\n\nWhere it looked, over all questions whose regions are known:\n\n"
@@ -125,16 +125,17 @@ def _tables_of(kinds: Mapping[str, Mapping[str, Any]], own: str) -> str:
 
 def _over_all(numbers: Mapping[str, Any]) -> Mapping[str, float]:
     """The mean quality over all questions with regions."""
-    found: Mapping[str, float] = numbers["quality"].get("all", {})
-    return found
+    means: Mapping[str, float] = numbers["quality"].get("all", {})
+    return means
 
 
 def _number(value: float | None, digits: int) -> str:
+    """A number with so many decimals; "-" for None and NaN."""
     return "-" if value is None or value != value else f"{value:.{digits}f}"
 
 
 def _checked(kinds: Any) -> dict[str, dict[str, Any]]:
-    """The content of a file, if it is one of ours."""
+    """The content of SPLIT.json; an error unless it has the form that `write` gives it."""
     for numbers in kinds.values():
         measured = [*numbers["by_answer_type"].values(), *_over_all(numbers).values()]
         if not all(isinstance(value, int | float) for value in (numbers["overall"], *measured)):

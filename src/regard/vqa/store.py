@@ -1,4 +1,4 @@
-"""A model that answers, written by the conventions of the Hub, and read back from that or from a run."""
+"""A model that answers: saved as on the Hugging Face Hub, and loaded from there or from a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from regard.hub.model_folder import ModelFolder
 from regard.training import Checkpoint, latest
 from regard.vqa.description import FeatureDescription
 from regard.vqa.folder import AnsweringFolder
-from regard.vqa.mcan import MCAN, ModelSettings
+from regard.vqa.mcan import MCAN
 from regard.vqa.records import Answers, check_vocabulary
+from regard.vqa.settings import ModelSettings
 from regard.vqa.words import Words
 
 KIND = "vqa"
@@ -23,7 +24,7 @@ _KEYS = {"model", "cells", "features", "vocabulary", "words", "answers", "backbo
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with what belongs to it."""
+    """A trained model with its folder, config and vocabularies."""
 
     folder: AnsweringFolder
     config: dict[str, Any]
@@ -33,20 +34,20 @@ class Run:
 
     @cached_property
     def features(self) -> FeatureDescription:
-        """What the model takes; a backbone that was trained along is described as it is now."""
+        """The description of the features that the model takes; after end-to-end training, of the trained backbone."""
         written = FeatureDescription.from_json(self.config["backbone"])
         if self.config["backbone"].get("end_to_end"):
             return FeatureDescription.of(self._open_backbone(), written.name)
         return written
 
     def trained_on(self, pictures: set[str]) -> int | None:
-        """How many of these pictures have the name of one that it was trained on; None if that is not known."""
-        known = self.folder.read_pictures()
-        return None if known is None else len(pictures & known)
+        """How many of these pictures have the name of one that it was trained on; None if unknown."""
+        names = self.folder.read_pictures()
+        return None if names is None else len(pictures & names)
 
     @property
     def _backbone_source(self) -> Path | str:
-        """Its own copy of the backbone, or else where the features' was."""
+        """The copy of the backbone in the folder; without one, the name or folder that the features were made by."""
         copy = self.folder.backbone
         return copy if copy.is_dir() else FeatureDescription.from_json(self.config["backbone"]).name
 
@@ -54,15 +55,15 @@ class Run:
         return load_backbone(self._backbone_source)
 
     def load_backbone(self) -> Backbone:
-        """The backbone, after checking that it is the one."""
+        """The backbone; a Problem if it does not make the features that the model was trained on."""
         backbone = self._open_backbone()
         if self.config["backbone"].get("end_to_end"):
             return backbone
-        own = FeatureDescription.of(backbone, str(self._backbone_source), self.features.stages)
-        if difference := own.difference(self.features):
+        description = FeatureDescription.of(backbone, str(self._backbone_source), self.features.stages)
+        if difference := description.difference(self.features):
             raise Problem(
-                f"the backbone in {own.name} does not make the features that the model was trained on: {difference}. "
-                "Put the right one there."
+                f"the backbone in {description.name} does not make the features that the model was trained on: "
+                f"{difference}. Put the right one there."
             )
         return backbone
 
@@ -75,7 +76,14 @@ def save_model(
     backbone: Backbone | None = None,
     features: FeatureDescription | None = None,
 ) -> None:
-    """Write a model by the conventions of the Hub: the network, and with it what is needed to ask it."""
+    """Save a model as on the Hub: the network alone, or, if all others are given, all that `Predictor` needs.
+
+    `place`: the folder to write.
+    `model`: the network.
+    `words`, `answers`: its vocabularies; default None.
+    `backbone`: which makes its features; default None.
+    `features`: their description; default None.
+    """
     config: dict[str, Any] = {
         "kind": KIND,
         "model": model.settings.to_json(),
@@ -96,7 +104,7 @@ def save_model(
 
 
 def open_model(place: ModelFolder) -> MCAN:
-    """The network of a model that was saved by the conventions of the Hub, or the newest of a run."""
+    """The network of a model saved as on the Hub, or of the newest checkpoint of a run."""
     if not place.weights.is_file() and latest(place.path) is not None:
         return load_run(place.path).model
     settings = place.settings(KIND)
@@ -109,14 +117,14 @@ def open_model(place: ModelFolder) -> MCAN:
 
 
 def _make_model(config: dict[str, Any], words: int, answers: int) -> MCAN:
-    """The network of a config, with weights of its own."""
+    """The network that a config describes, with random weights."""
     height, width = config["cells"]
     settings = ModelSettings(**config["model"])
     return MCAN(settings, vocabulary=words, answers=answers, cells=(height, width), features=config["features"])
 
 
 def load_run(source: Path | str) -> Run:
-    """The newest model of a run's folder, that of one checkpoint in it, or one saved by the conventions of the Hub."""
+    """The model of the newest checkpoint of a run, of one checkpoint, or of a folder saved as on the Hub."""
     path = Path(source)
     checkpoint = latest(path)
     if checkpoint is None and (checkpoint := Checkpoint.at(path)) is not None:

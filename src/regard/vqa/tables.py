@@ -1,4 +1,4 @@
-"""Tables of results with intervals, as text."""
+"""Tables of results with confidence intervals, as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean over seeds, and the half width of its 95 % interval (Student's t); NaN for one seed.
+    """The mean over seeds, and the half width of its 95 % confidence interval (Student's t); NaN for one seed.
 
     >>> interval([1.0, 2.0, 3.0])
     (2.0, 2.484...)
@@ -24,20 +24,20 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def cell(values: Sequence[float], digits: int = 1) -> str:
-    """A mean and its interval; "-" where there is nothing.
+    """A mean and its interval as text, NaN left out; "-" for no values.
 
     >>> cell([80.0, 82.0, 84.0]), cell([80.0]), cell([])
     ('82.0 ± 5.0', '80.0', '-')
     """
-    kept = [v for v in values if not math.isnan(v)]
-    if not kept:
+    numbers = [v for v in values if not math.isnan(v)]
+    if not numbers:
         return "-"
-    mean, half = interval(kept)
+    mean, half = interval(numbers)
     return f"{mean:.{digits}f}" + ("" if math.isnan(half) else f" ± {half:.{digits}f}")
 
 
 def table(title: str, rows: Mapping[str, Mapping[str, str]], first: str = "") -> str:
-    """Rows of named cells under their names.
+    """A table as text: `rows` by label, each with cells by column name; `first` is the header of the labels.
 
     >>> print(table("T", {"a": {"x": "1", "y": "2"}, "b": {"x": "3"}}))
     T

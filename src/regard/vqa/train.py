@@ -1,131 +1,30 @@
-"""Training: the thesis' schedule, or a short one for small models; resumes bit for bit."""
+"""Training of models that answer, with validation and early stopping; a killed run resumes bit for bit."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regard import _check
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, muon_groups
-from regard.training._setting import changed, setting
 from regard.vqa.description import FeatureDescription
 from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.grids import grids
-from regard.vqa.mcan import MCAN, ModelSettings, relations, small
+from regard.vqa.mcan import MCAN
 from regard.vqa.pixels import PixelStore
 from regard.vqa.records import Answers, Records
+from regard.vqa.settings import TrainSettings, thesis_schedule
 from regard.vqa.store import KIND
 from regard.vqa.words import Words, read_glove
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """How to train; the defaults are those of the thesis (Table 6.1)."""
-
-    model: ModelSettings = field(default_factory=ModelSettings)
-    epochs: int = setting("Passes over the data.", 13, at_least=1)
-    batch: int = setting("Questions in a batch, over all processes.", 64, at_least=1)
-    lr: float = setting("The learning rate at its highest.", 1e-4)
-    optimizer: Literal["adam", "muon"] = setting("The optimiser.", "adam")
-    schedule: Literal["thesis", "cosine"] = setting(
-        "The learning rate over the steps: as in Table 6.1 of the thesis, or one cosine.", "thesis"
-    )
-    above: int = setting("An answer is learned if it was given more often than this.", 8, at_least=0)
-    seed: int = setting("Decides all that is random.", 0)
-    accumulate: int = setting("Batches of one update.", 1, at_least=1)
-    clip: float | None = setting("Largest norm of the gradient.", None)
-    patience: int | None = setting("Epochs without a better validation accuracy before it stops.", None, at_least=1)
-    glove: str | None = setting("Word vectors to begin with: a GloVe text file as wide as --words.", None)
-    grouped: bool = setting(
-        "All questions about a picture at once, or each by itself; a batch has as many questions.",
-        False,
-        flags=("--grouped/--single",),
-    )
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name in ("epochs", "batch", "accumulate"):
-            _check.count(name, getattr(self, name))
-        _check.number("lr", self.lr, above=0)
-        _check.choice("optimizer", self.optimizer, ("adam", "muon"))
-        _check.choice("schedule", self.schedule, ("thesis", "cosine"))
-
-    def to_json(self) -> dict[str, Any]:
-        """As a dictionary."""
-        return asdict(self)
-
-
-def small_training(**changes: Any) -> TrainSettings:
-    """The settings for scenes: the small model, four epochs, one cosine.
-
-    >>> small_training(epochs=3).model.width
-    64
-    """
-    model = changes.pop("model", None) or small()
-    short: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
-    return TrainSettings(**(short | {"optimizer": "muon", "grouped": True} | changes))
-
-
-def relations_training() -> TrainSettings:
-    """The settings for questions that compare objects: another model, two epochs.
-
-    >>> relations_training().model.before
-    1
-    """
-    return small_training(model=relations(), epochs=2)
-
-
-PRESETS: dict[str, Callable[[], TrainSettings]] = {
-    "thesis": TrainSettings,
-    "small": small_training,
-    "relations": relations_training,
-}
-"""The presets by name: functions that make their `TrainSettings`."""
-
-
-def preset_training(preset: str, **changes: Any) -> TrainSettings:
-    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with some changed, also of its model.
-
-    >>> preset_training("relations", attention="mixture-2", batch=32).epochs
-    2
-    """
-    if preset not in PRESETS:
-        raise Problem(f"there is no preset {preset!r}. Choose one of {', '.join(PRESETS)}.")
-    return changed(PRESETS[preset](), changes)
-
-
-def settings_of(config: dict[str, Any]) -> TrainSettings:
-    """The settings that a run was trained with, from its config.json."""
-    return TrainSettings(model=ModelSettings(**config["model"]), **config["training"])
-
-
-def thesis_schedule(per_epoch: int) -> Callable[[int], float]:
-    """The factor of the learning rate: 1/4, 1/2, 3/4, 1 over the first epochs, a fifth from epoch 10, again from 12.
-
-    Epochs are counted from one, as in Table 6.1.
-
-    >>> factor = thesis_schedule(per_epoch=1)
-    >>> [round(factor(step), 3) for step in range(13)]
-    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.2, 0.2, 0.04, 0.04]
-    """
-
-    def factor(step: int) -> float:
-        epoch = step // per_epoch + 1
-        return min(epoch / 4, 1.0) * math.prod(0.2 for decay in (10, 12) if epoch >= decay)
-
-    return factor
 
 
 class Answering(Task):
@@ -134,27 +33,33 @@ class Answering(Task):
     def __init__(
         self, model: MCAN, settings: TrainSettings, config: dict[str, Any], backbone: Backbone | None = None
     ) -> None:
-        """`config` says what belongs to the model, for the checkpoint; a `backbone` is trained with it, on pictures."""
+        """Put the parts together.
+
+        `model`: the network.
+        `settings`: of the optimiser.
+        `config`: written to config.json.
+        `backbone`: trained with the model, on pictures; default None, the model is trained on features.
+        """
         super().__init__()
         self.model, self.settings, self.config, self.backbone = model, settings, config, backbone
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
-        """Binary cross-entropy summed over answers and examples; the log has it for one example."""
+        """Binary cross-entropy summed over answers and examples; in the log, per example ("each")."""
         features = batch["features"]
         if self.backbone is not None:  # pictures, of which it makes features
             features = grids(self.backbone, self.backbone.prepare(features))
         scores, _ = self.model(features, batch["words"], batch.get("rows"))
         loss = self.model.loss(scores, batch["targets"])
-        # Gradients are averaged over processes: their mean is to be the sum over all examples.
-        whole = loss * (dist.get_world_size() if dist.is_initialized() else 1)
+        # Gradients are averaged over processes, and here their mean must be the sum over all examples.
+        scaled = loss * (dist.get_world_size() if dist.is_initialized() else 1)
 
         def right() -> dict[str, float]:
             return {"right": float(batch["targets"].gather(1, scores.argmax(-1, keepdim=True)).mean())}
 
-        return whole, {"each": float(loss.detach()) / len(scores), "right": right}
+        return scaled, {"each": float(loss.detach()) / len(scores), "right": right}
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Adam as MCAN's, or Muon with the same Adam for what is no matrix and for the last layer."""
+        """Adam with MCAN's parameters; or Muon, with that Adam for vectors, embeddings and the last layer."""
         if self.settings.optimizer == "muon":
             return Muon(muon_groups(self, apart=["model.head"]), lr=self.settings.lr, betas=(0.9, 0.98), eps=1e-9)
         return torch.optim.Adam(self.parameters(), lr=self.settings.lr, betas=(0.9, 0.98), eps=1e-9)
@@ -162,7 +67,7 @@ class Answering(Task):
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: where it is, how it went, and its accuracy on the validation records, if there are any."""
+    """A finished run: folder, steps and speed, evaluation on validation records (or None), notes on skipped records."""
 
     out: Path
     fitted: Fitted
@@ -180,20 +85,20 @@ def train(
     validation: Records | None = None,
     running: Running | None = None,
 ) -> Trained:
-    """Train a model on records and stored features; go on where an earlier call was stopped.
+    """Train a model on records and stored features; rerun to resume.
 
-    out: the folder of the run.
-    records: questions with answers.
-    store: the features of their pictures; a `PixelStore` in their place trains its backbone too, end to end.
-    settings: the model and how it is trained.
-    validation: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch; not with
-        a `PixelStore`: evaluate its run afterwards.
-    running: devices, precision, log, progress; default `regard.training.Running()`.
+    `out`: the folder of the run.
+    `records`: questions with answers.
+    `store`: the features of their pictures; with a `PixelStore` its backbone is trained too, end to end.
+    `settings`: the model and how it is trained.
+    `validation`: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch;
+        default None. Not with a `PixelStore`: evaluate its run afterwards.
+    `running`: devices, precision, log, progress; default `regard.training.Running()`.
     """
     running = running or Running()
     folder = AnsweringFolder(Path(out))
-    network = store.network if isinstance(store, PixelStore) else None
-    if network is not None and validation is not None:
+    backbone = store.network if isinstance(store, PixelStore) else None
+    if backbone is not None and validation is not None:
         raise Problem("validation needs stored features. Train end to end without, and evaluate the run afterwards.")
     records = records.keep_answered()
     if not len(records):
@@ -227,7 +132,7 @@ def train(
         "features": store.shape[2],
         "words": words.fingerprint,
         "answers": answers.fingerprint,
-        "backbone": store.description.to_json() | {"end_to_end": network is not None},
+        "backbone": store.description.to_json() | {"end_to_end": backbone is not None},
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
     if not running.resume:
@@ -239,14 +144,14 @@ def train(
     folder.write_features(store.folder)
     if isinstance(store, FeatureStore):
         _keep_backbone(folder, store)
-    task = Answering(model, settings, config, network)
+    task = Answering(model, settings, config, backbone)
     samples = Grouped(examples) if settings.grouped else examples
     batch = max(1, round(settings.batch * len(samples) / len(examples)))
     per_epoch = max(1, len(samples) // min(batch * settings.accumulate, len(samples)))
     steps = settings.epochs * per_epoch
     folder.write_steps(steps)
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
-    computed = FitSettings(
+    fit_settings = FitSettings(
         steps=steps,
         batch_size=batch,
         seed=settings.seed,
@@ -256,27 +161,28 @@ def train(
     )
     if running.checkpoint_every is None:
         running = replace(running, checkpoint_every=min(per_epoch, 500))
-    held = _Held(folder, settings.patience)
-    known = None
+    stopping = _EarlyStopping(folder, settings.patience)
+    validated = None
     if validation is not None:
-        known = Examples(validation, store, words, answers, settings.model.tokens)
-    if settings.patience is None or known is None:
-        fitted = fit(task, samples, computed, out=folder.path, running=running)
+        validated = Examples(validation, store, words, answers, settings.model.tokens)
+    if settings.patience is None or validated is None:
+        fitted = fit(task, samples, fit_settings, out=folder.path, running=running)
     else:
         for epoch in range(1, settings.epochs + 1):
-            fitted = fit(task, samples, replace(computed, steps=epoch * per_epoch), out=folder.path, running=running)
-            running = replace(running, resume=True)  # the first of these calls has begun afresh, if that was wanted
-            held.add(epoch, evaluate_model(task.model, known, answers).accuracy.overall)
-            if held.enough:
+            until = replace(fit_settings, steps=epoch * per_epoch)
+            fitted = fit(task, samples, until, out=folder.path, running=running)
+            running = replace(running, resume=True)  # only the first of these calls may begin afresh
+            stopping.add(epoch, evaluate_model(task.model, validated, answers).accuracy.overall)
+            if stopping.due:
                 break
-    if network is not None:
-        save_backbone(network, folder.backbone)
-    evaluation = evaluate_model(task.model, known, answers) if known else None
-    return Trained(folder.path, fitted, evaluation, held.enough, _skipped(examples, known))
+    if backbone is not None:
+        save_backbone(backbone, folder.backbone)
+    evaluation = evaluate_model(task.model, validated, answers) if validated else None
+    return Trained(folder.path, fitted, evaluation, stopping.due, _skipped(examples, validated))
 
 
-class _Held:
-    """Validation accuracies of the epochs so far, kept on disk so that a resumed run stops where it would have."""
+class _EarlyStopping:
+    """Validation accuracies of the epochs so far, on disk, so that a resumed run stops at the same epoch."""
 
     def __init__(self, folder: AnsweringFolder, patience: int | None) -> None:
         self.folder, self.patience = folder, patience
@@ -288,7 +194,8 @@ class _Held:
         self.folder.write_validation(self.scores)
 
     @property
-    def enough(self) -> bool:
+    def due(self) -> bool:
+        """Whether the best epoch lies `patience` epochs back."""
         if self.patience is None or not self.scores:
             return False
         best = max(self.scores, key=lambda epoch: self.scores[epoch])
@@ -296,7 +203,7 @@ class _Held:
 
 
 def _keep_backbone(folder: AnsweringFolder, store: FeatureStore) -> None:
-    """Copy the backbone into the run, so that pictures can be asked about later; without it only features can."""
+    """Copy the backbone into the run, for questions about new pictures, if it is still the same."""
     if folder.has_backbone:
         return
     try:

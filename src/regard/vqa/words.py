@@ -49,7 +49,7 @@ class Words:
         return {word: i for i, word in enumerate(self.known, start=2)}
 
     def __len__(self) -> int:
-        """How many numbers there are, with padding and unknown."""
+        """The number of words, with padding and unknown."""
         return len(self.known) + 2
 
     def encode(self, question: str, length: int) -> Tensor:
@@ -59,25 +59,25 @@ class Words:
 
     @property
     def fingerprint(self) -> str:
-        """A short hash: vocabularies with the same one give the same numbers."""
+        """A short hash: equal for vocabularies that give the same numbers."""
         return hashlib.sha256(json.dumps(self.known).encode()).hexdigest()[:16]
 
 
 def read_glove(path: Path | str, words: Words, width: int | None = None) -> tuple[Tensor, int]:
-    """Word vectors (len(words), width) from a GloVe text file, and how many words it had.
+    """Word vectors (len(words), width) from a GloVe text file, and how many of `words` it has.
 
-    A line is a word and its numbers, with spaces between. Words that are not in the file, padding and unknown stay
-    zero. The file is read line by line.
+    A line is a word and its numbers, with spaces between. The vectors of padding, unknown and words that are not in
+    the file are zero. `width` is checked against the file; default that of its first line.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
     ...     _ = file.write("red 1 2\\nblue 3 4\\n"); file.flush()
-    ...     vectors, found = read_glove(file.name, Words(("red", "square")))
-    >>> vectors.tolist(), found
+    ...     vectors, count = read_glove(file.name, Words(("red", "square")))
+    >>> vectors.tolist(), count
     ([[0.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 0.0]], 1)
     """
     vectors: Tensor | None = None
-    found = 0
+    count = 0
     try:
         with open(path, encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, start=1):
@@ -89,7 +89,7 @@ def read_glove(path: Path | str, words: Words, width: int | None = None) -> tupl
                         expected = f"{vectors.shape[1]} numbers"
                         raise Problem(f"{path}, line {number}: {len(values)} numbers, not {expected}. Check the file.")
                     vectors[words.numbers[word]] = torch.tensor([float(v) for v in values])
-                    found += 1
+                    count += 1
     except OSError as error:
         raise Problem(f"cannot read word vectors from {path}: {error.strerror}. Check the path.") from error
     except ValueError as error:
@@ -98,4 +98,4 @@ def read_glove(path: Path | str, words: Words, width: int | None = None) -> tupl
         raise Problem(f"{path}, line {number}: not a word with numbers ({error}). Check the file.") from error
     if vectors is None:
         raise Problem(f"{path} is empty. Give a GloVe text file.")
-    return vectors, found
+    return vectors, count

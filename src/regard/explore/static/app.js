@@ -1,4 +1,4 @@
-// The page: tabs, the link to a view, and the three tabs' modules.
+// The page: its three tabs, and the link to a view.
 import { $, read_state, say, write_state } from "./base.js";
 import { start_ask } from "./ask.js";
 import { start_playground } from "./playground.js";

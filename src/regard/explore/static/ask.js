@@ -2,25 +2,25 @@
 import { $, make, numbers, percent, post, read_state, say, write_state } from "./base.js";
 import { backdrop, cells, density, highest, plain, sample, scale_bar } from "./draw.js";
 
-const view = { sample: null, file: null, picture: null, attention: null, answer: null, kept: new Map() };
+const view = { sample: null, file: null, picture: null, attention: null, answer: null, cache: new Map() };
 
-let labels = {};  // of the attentions, by their names: the server says them
+let labels = {};  // readable names of the attentions, from the server
 const readable = kind => labels[kind] ?? kind;
 
 export async function start_ask(open) {
-  const state = read_state(), there = await (await fetch("api/state")).json();
-  if (!there.model) {
+  const state = read_state(), server = await (await fetch("api/state")).json();
+  if (!server.model) {
     $("no-model").hidden = false;
-    $("no-model").replaceChildren(there.hint + " ", make("button", { type: "button", class: "quiet", onclick: () => open("playground", true) }, "Open the playground"));
+    $("no-model").replaceChildren(server.hint + " ", make("button", { type: "button", class: "quiet", onclick: () => open("playground", true) }, "Open the playground"));
     $("send").disabled = true;
   }
-  $("upload-limits").textContent = `PNG, JPEG, WebP, GIF, BMP or TIFF, up to ${there.limits.bytes / 1e6} MB and ${there.limits.pixels / 1e6} megapixels.`;
-  $("question").maxLength = there.limits.letters;
-  $("samples").append(...there.samples.map(s => make("button", {
+  $("upload-limits").textContent = `PNG, JPEG, WebP, GIF, BMP or TIFF, up to ${server.limits.bytes / 1e6} MB and ${server.limits.pixels / 1e6} megapixels.`;
+  $("question").maxLength = server.limits.letters;
+  $("samples").append(...server.samples.map(s => make("button", {
     type: "button", role: "radio", "aria-checked": "false", "aria-label": s.name, "data-sample": s.name, onclick: () => { choose(s); ask(); },
   }, make("img", { src: "api/samples/" + s.name, alt: "", loading: "lazy" }))));
-  const kinds = there.model ? there.model.attentions : [];
-  if (there.model) labels = there.model.labels;
+  const kinds = server.model ? server.model.attentions : [];
+  if (server.model) labels = server.model.labels;
   view.attention = kinds.includes(state.attention) ? state.attention : kinds[0];
   $("attentions").append(...kinds.map(kind => make("button", {
     type: "button", role: "radio", "aria-checked": String(kind === view.attention), "data-attention": kind, onclick: () => attend(kind),
@@ -31,9 +31,9 @@ export async function start_ask(open) {
   for (const radio of document.getElementsByName("layer")) radio.addEventListener("change", () => { write_state({ layer: radio.value }); show(); });
   const layer = [...document.getElementsByName("layer")].find(r => r.value === state.layer);
   if (layer) layer.checked = true;
-  const first = there.samples.find(s => s.name === state.sample) || there.samples[0];
+  const first = server.samples.find(s => s.name === state.sample) || server.samples[0];
   if (first) await choose(first, state.question);
-  if (there.model && first) await ask();
+  if (server.model && first) await ask();
 }
 
 // Arrow keys move between the choices of a group, as in a group of radio buttons.
@@ -46,10 +46,10 @@ function arrows(group) {
 }
 
 function load(address) {
-  return new Promise((done, failed) => {
+  return new Promise((resolve, reject) => {
     const picture = new Image();
-    picture.onload = () => done(picture);
-    picture.onerror = () => failed(new Error("The browser cannot show this picture; the server may still read it."));
+    picture.onload = () => resolve(picture);
+    picture.onerror = () => reject(new Error("The browser cannot show this picture; the server may still read it."));
     picture.src = address;
   });
 }
@@ -69,11 +69,11 @@ async function choose(s, question) {
 
 async function upload(file) {
   Object.assign(view, { sample: null, file, answer: null, picture: null });
-  view.kept.clear();
+  view.cache.clear();
   mark("samples", "sample", null);
   write_state({ sample: "" });
   const address = URL.createObjectURL(file);
-  try { view.picture = await load(address); } catch { /* the server says what is wrong with it, if anything */ }
+  try { view.picture = await load(address); } catch { /* the server reports what is wrong with it, if anything */ }
   show();
   await ask();
 }
@@ -94,23 +94,23 @@ async function ask() {
   if (!view.attention || (!view.sample && !view.file)) return;
   if (!question) { say("Type a question."); return; }
   write_state({ question });
-  const key = JSON.stringify([view.sample, question, view.attention]), asked = view.attention;
+  const key = JSON.stringify([view.sample, question, view.attention]), attention = view.attention;
   const form = new FormData();
   form.append("question", question);
   form.append("attention", view.attention);
   if (view.file) form.append("picture", view.file); else form.append("sample", view.sample);
   $("send").disabled = true;
   try {
-    const found = view.kept.get(key) || await post("api/ask", form);
-    if (view.kept.size > 50) view.kept.clear();
-    view.kept.set(key, found);
+    const reply = view.cache.get(key) || await post("api/ask", form);
+    if (view.cache.size > 50) view.cache.clear();
+    view.cache.set(key, reply);
     say("");
-    if (asked === view.attention) { view.answer = found; tell(); show(); }
+    if (attention === view.attention) { view.answer = reply; show_answer(); show(); }
   } catch (error) { say(error.message); view.answer = null; $("answer").hidden = true; show(); }
   $("send").disabled = false;
 }
 
-function tell() {
+function show_answer() {
   const { data, text } = view.answer;
   $("answer").hidden = false;
   $("answer-text").textContent = data.answer;
@@ -123,7 +123,7 @@ function tell() {
     ...(k > 1 ? [["components", String(k)]] : []),
     ["entropy", data.entropy.toFixed(2) + " bits"],
     ["support area", percent(data.support_area, 1)],
-    ["time of the model", (1000 * data.seconds).toFixed(0) + " ms"],
+    ["model time", (1000 * data.seconds).toFixed(0) + " ms"],
   ]);
   const top = Math.max(1e-9, ...(data.words || []).map(w => w.weight));
   $("words").replaceChildren(...(data.words || []).map(({ word, weight }) => {
@@ -138,7 +138,7 @@ function show() {
   const canvas = $("ask-canvas"), layer = document.querySelector("[name=layer]:checked").value, { picture, answer } = view;
   if (picture) canvas.height = Math.round(canvas.width * Math.min(2, picture.naturalHeight / picture.naturalWidth));
   $("ask-scale").hidden = true;
-  if (!answer) { if (picture) plain(canvas, picture); else backdrop(canvas); canvas.setAttribute("aria-label", "The picture, not yet asked about"); return; }
+  if (!answer) { if (picture) plain(canvas, picture); else backdrop(canvas); canvas.setAttribute("aria-label", "The picture; no question asked yet"); return; }
   const { data } = answer, count = rows => rows.length * rows[0].length;
   if (layer === "picture" && picture) { plain(canvas, picture); canvas.setAttribute("aria-label", "The picture"); return; }
   backdrop(canvas, picture);

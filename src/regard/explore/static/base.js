@@ -1,4 +1,4 @@
-// What the tabs share: finding elements, asking the server, the state in the address, sliders.
+// What the tabs share: elements, requests to the server, the state in the URL, sliders.
 
 export const $ = id => document.getElementById(id);
 
@@ -14,15 +14,15 @@ export function make(tag, attributes = {}, ...children) {
 
 export function say(text) { $("message").textContent = text; }
 
-// The bar shows when something has taken a quarter of a second, and stays while anything is under way.
-let under_way = 0;
+// The progress bar shows once a request has taken a quarter of a second, for as long as any is pending.
+let pending = 0;
 async function with_progress(promise) {
   let shown = false;
-  const timer = setTimeout(() => { under_way += 1; $("progress").hidden = false; shown = true; }, 250);
+  const timer = setTimeout(() => { pending += 1; $("progress").hidden = false; shown = true; }, 250);
   try { return await promise; }
   finally {
     clearTimeout(timer);
-    if (shown && --under_way === 0) $("progress").hidden = true;
+    if (shown && --pending === 0) $("progress").hidden = true;
   }
 }
 
@@ -38,29 +38,29 @@ export async function post(path, body) {
     if (response.ok) return { data: JSON.parse(text), text };
     if (response.status === 503 && attempt < 3) {
       say("The server is busy; trying again …");
-      await with_progress(new Promise(done => setTimeout(done, 600 * (attempt + 1))));
+      await with_progress(new Promise(resolve => setTimeout(resolve, 600 * (attempt + 1))));
       continue;
     }
-    let why = response.statusText;
-    try { why = JSON.parse(text).error; } catch { /* not from us: keep the status */ }
-    throw new Error(why);
+    let message = response.statusText;
+    try { message = JSON.parse(text).error; } catch { /* not JSON, so not from this server: keep the status */ }
+    throw new Error(message);
   }
 }
 
-// Of many calls in a row the newest is sent as soon as the one before it has come back; those between are dropped.
+// One call at a time: when it returns, the newest of the calls that came meanwhile is run, and the others are dropped.
 export function latest(work) {
   let running = false, next = null;
-  return async function again(...given) {
-    if (running) { next = given; return; }
+  return async function again(...args) {
+    if (running) { next = args; return; }
     running = true;
-    try { await work(...given); say(""); }
+    try { await work(...args); say(""); }
     catch (error) { say(error.message); }
     running = false;
     if (next) { const waiting = next; next = null; again(...waiting); }
   };
 }
 
-// The state is in the fragment of the address, so that a view can be sent to somebody.
+// The state is in the fragment of the URL, so that a view can be shared as a link.
 export function read_state() { return Object.fromEntries(new URLSearchParams(location.hash.slice(1))); }
 export function write_state(changes) {
   const state = { ...read_state(), ...changes };
@@ -68,13 +68,13 @@ export function write_state(changes) {
   history.replaceState(null, "", "#" + new URLSearchParams(state));
 }
 
-// Sliders: {name: {label, min, max, step, value, log}}; `log` moves by powers of ten.
+// Sliders: {name: {label, min, max, step, value, whole, log}}; `whole` for integers, `log` for a logarithmic scale.
 export function sliders(place, settings, changed, prefix) {
   const values = {}, state = read_state();
   place.replaceChildren();
   for (const [name, s] of Object.entries(settings)) {
-    const given = parseFloat(state[prefix + name]);
-    values[name] = Number.isFinite(given) ? Math.min(Math.max(given, s.min), s.max) : s.value;
+    const stored = parseFloat(state[prefix + name]);
+    values[name] = Number.isFinite(stored) ? Math.min(Math.max(stored, s.min), s.max) : s.value;
     const out = make("output", {});
     const show = () => { out.textContent = s.whole ? values[name] : +values[name].toPrecision(3); };
     const scale = s.log ? Math.log10 : x => x;

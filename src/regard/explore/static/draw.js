@@ -11,7 +11,7 @@ export function colour(share) {
 }
 const css = share => `rgb(${colour(share).join(",")})`;
 
-// The picture in dimmed grey, so that attention is what shines.
+// The picture in dimmed grey, so that attention stands out.
 export function backdrop(canvas, picture) {
   const g = canvas.getContext("2d"), { width, height } = canvas;
   g.globalAlpha = 1; g.filter = "none"; g.fillStyle = "#0c0f10"; g.fillRect(0, 0, width, height);
@@ -30,7 +30,7 @@ export function plain(canvas, picture) {
 
 export const highest = rows => Math.max(1e-12, ...rows.flat());
 
-// Cells of a grid; those of exactly zero weight stay clear, those well below zero are hatched.
+// Cells of a grid; those of weight zero stay transparent, those well below zero are hatched.
 export function cells(canvas, rows, top) {
   const g = canvas.getContext("2d"), h = canvas.height / rows.length, w = canvas.width / rows[0].length;
   rows.forEach((row, j) => row.forEach((value, i) => {
@@ -69,8 +69,8 @@ export function sample(density) {
   return Array.from({ length: FINE + 1 }, (_, j) => Array.from({ length: FINE + 1 }, (_, i) => pdf(i / FINE, j / FINE)));
 }
 
-// A density: soft colour, contour lines, the thick edge of a bounded support, and each component with its share.
-export function density(canvas, described, values, top) {
+// A density: colour, contour lines, the thick edge of a bounded support, and each component with its share.
+export function density(canvas, parameters, values, top) {
   const g = canvas.getContext("2d"), { width, height } = canvas;
   const layer = new OffscreenCanvas(FINE + 1, FINE + 1), on = layer.getContext("2d"), pixels = on.createImageData(FINE + 1, FINE + 1);
   values.flat().forEach((value, k) => {
@@ -83,9 +83,9 @@ export function density(canvas, described, values, top) {
     g.strokeStyle = css(level / 8); g.lineWidth = Math.max(1.2, width / 300);
     contour(g, values, top * (level / 8) ** 2, width / FINE, height / FINE);
   }
-  const bound = edge(described), many = described.components.length > 1;
-  if (bound || many) for (const c of described.components) ellipse(g, c, bound || 1, Boolean(bound), width, height);
-  if (many) for (const c of described.components) {
+  const bound = edge(parameters), many = parameters.components.length > 1;
+  if (bound || many) for (const c of parameters.components) ellipse(g, c, bound || 1, Boolean(bound), width, height);
+  if (many) for (const c of parameters.components) {
     g.font = `600 ${Math.max(11, width / 26)}px system-ui`; g.textAlign = "center"; g.textBaseline = "middle";
     g.lineWidth = 3; g.strokeStyle = "#000"; g.fillStyle = "#fff";
     const at = [c.mean[0] * width, c.mean[1] * height], text = c.share.toFixed(2);

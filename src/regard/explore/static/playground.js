@@ -1,4 +1,4 @@
-// Playground: blobs of scores on a grid, and every map and density of them, live.
+// Playground: scores on a grid as a sum of blobs, and every map and density of them, updated while they move.
 import { $, latest, make, numbers, percent, post, read_state, say, sliders, write_state } from "./base.js";
 import { backdrop, cells, density, highest, sample } from "./draw.js";
 
@@ -13,7 +13,7 @@ const SLIDERS = {
 const FIRST = [{ x: 0.3, y: 0.35, size: 0.1, height: 3 }, { x: 0.72, y: 0.62, size: 0.08, height: 2.8 }];
 const BOX = { left: 0.12, top: 0.16, right: 0.5, bottom: 0.56 };
 const clamp = (v, low = 0, high = 1) => Math.min(Math.max(v, low), high), neat = v => +v.toFixed(3);
-let blobs, box, chosen = 0, values, found = null;
+let blobs, box, chosen = 0, values, result = null;
 
 export async function start_playground() {
   from_address();
@@ -21,7 +21,7 @@ export async function start_playground() {
   $("one-scale").checked = read_state().scale === "one";
   $("one-scale").addEventListener("change", () => { write_state({ scale: $("one-scale").checked ? "one" : "" }); paint(); });
   $("add-blob").addEventListener("click", () => {
-    if (blobs.length >= 8) { say("Eight blobs are the most."); return; }
+    if (blobs.length >= 8) { say("There can be at most eight blobs."); return; }
     blobs.push({ x: neat(0.2 + 0.6 * Math.random()), y: neat(0.2 + 0.6 * Math.random()), size: 0.08, height: 3 });
     chosen = blobs.length - 1; changed(true);
   });
@@ -36,9 +36,9 @@ function from_address() {
   blobs = structuredClone(FIRST); box = { ...BOX };
   const numbers_in = text => text.split("_").map(Number);
   if (state.blobs) {
-    const read = state.blobs.split("~").map(numbers_in).filter(b => b.length === 4 && b.every(Number.isFinite)).slice(0, 8)
+    const parsed = state.blobs.split("~").map(numbers_in).filter(b => b.length === 4 && b.every(Number.isFinite)).slice(0, 8)
       .map(([x, y, size, height]) => ({ x: clamp(x), y: clamp(y), size: clamp(size, 0.02, 0.5), height: clamp(height, 0, 20) }));
-    if (read.length) blobs = read;
+    if (parsed.length) blobs = parsed;
   }
   if (state.box) {
     const b = numbers_in(state.box);
@@ -134,19 +134,19 @@ function draw_a_box() {
 }
 
 const update = latest(async () => {
-  found = (await post("api/playground", { blobs, box, chosen: Math.min(chosen, blobs.length - 1), ...values })).data;
+  result = (await post("api/playground", { blobs, box, chosen: Math.min(chosen, blobs.length - 1), ...values })).data;
   paint();
 });
 
 function paint() {
-  if (!found) return;
+  if (!result) return;
   const field = $("field-canvas");
   backdrop(field);
-  cells(field, found.scores, highest(found.scores));
+  cells(field, result.scores, highest(result.scores));
   outline(field);
-  const sampled = Object.fromEntries(Object.entries(found.panels).map(([key, p]) => [key, p.density ? sample(p.density) : p.weights.map(r => r.map(w => w * p.weights.length ** 2))]));
+  const sampled = Object.fromEntries(Object.entries(result.panels).map(([key, p]) => [key, p.density ? sample(p.density) : p.weights.map(r => r.map(w => w * p.weights.length ** 2))]));
   const common = Math.max(...Object.values(sampled).map(highest));
-  for (const [key, panel] of Object.entries(found.panels)) {
+  for (const [key, panel] of Object.entries(result.panels)) {
     const figure = $("panel-" + key) || new_panel(key), canvas = figure.querySelector("canvas"), top = $("one-scale").checked ? common : highest(sampled[key]);
     backdrop(canvas);
     if (panel.density) density(canvas, panel.density, sampled[key], top); else cells(canvas, sampled[key], top);

@@ -1,4 +1,4 @@
-// Transport: the plan between points or histograms as eps goes down, and SwAV's assignment of a batch.
+// Transport: the plan between points or histograms as eps decreases, and SwAV's assignment of a batch.
 import { $, latest, numbers, percent, post, read_state, sliders, write_state } from "./base.js";
 import { backdrop, matrix } from "./draw.js";
 
@@ -13,13 +13,13 @@ const SLIDERS = {
   },
 };
 const HINTS = {
-  points: "Drag the points, or focus the picture: space picks the next one, arrow keys move it. Circles are sent to squares; a wider line carries more mass.",
-  histograms: "Drag over the bars to change them, or focus the picture and use the arrow keys: the upper histogram is sent to the lower one.",
-  swav: "Samples are dots on the circle, prototypes are spokes. The nearest prototype leaves some without samples; Sinkhorn's codes share the batch out.",
+  points: "Drag the points, or focus the picture: space picks the next one, arrow keys move it. Mass moves from circles to squares; a wider line is more mass.",
+  histograms: "Drag over the bars to change them, or focus the picture and use the arrow keys. Mass moves from the upper histogram to the lower one.",
+  swav: "Samples are dots on the circle, prototypes are spokes. By the nearest prototype, some prototypes get no samples; Sinkhorn's codes balance the batch.",
 };
-let kind, values, seed, x = [], y = [], found = null, ladder = null, chosen = 0;
+let kind, values, seed, x = [], y = [], result = null, ladder = null, chosen = 0;
 
-// A small generator of random numbers, so that a seed in the address gives the same points everywhere.
+// A linear congruential generator, so that a seed in the URL gives the same points everywhere.
 function random(seed) {
   let a = seed + 1;
   return () => { a = (a * 1664525 + 1013904223) % 4294967296; return a / 4294967296; };
@@ -62,54 +62,53 @@ function draw_again() {
   from_address();
 }
 
-// What was moved by hand is in the address too: all numbers in a row, the first set before the second.
+// Data changed by hand is in the URL too: all numbers in a row, the first set before the second.
 function to_address() { write_state({ set: [...x.flat(), ...y.flat()].map(v => +v.toFixed(3)).join("_") }); }
 function from_address() {
-  const given = (read_state().set || "").split("_").map(Number), flat = [x, y].map(s => s.flat().length);
-  if (kind === "swav" || given.length !== flat[0] + flat[1] || !given.every(v => v >= 0 && v <= 1e6)) return;
+  const stored = (read_state().set || "").split("_").map(Number), flat = [x, y].map(s => s.flat().length);
+  if (kind === "swav" || stored.length !== flat[0] + flat[1] || !stored.every(v => v >= 0 && v <= 1e6)) return;
   const fill = (set, numbers) => set.forEach((v, i) => { set[i] = Array.isArray(v) ? [Math.min(numbers[2 * i], 1), Math.min(numbers[2 * i + 1], 1)] : numbers[i]; });
-  fill(x, given.slice(0, flat[0])); fill(y, given.slice(flat[0]));
+  fill(x, stored.slice(0, flat[0])); fill(y, stored.slice(flat[0]));
 }
 
-const send = latest(async whole => {
+const send = latest(async with_ladder => {
   if (kind === "swav") {
-    found = (await post("api/assign", { seed, ...values })).data; ladder = null;
+    result = (await post("api/assign", { seed, ...values })).data; ladder = null;
   } else {
     const sets = kind === "points" ? { x, y } : { a: x, b: y };
-    found = (await post("api/transport", { kind, ...sets, eps: values.eps, ladder: whole })).data;
-    if (whole) ladder = found.ladder;
+    result = (await post("api/transport", { kind, ...sets, eps: values.eps, ladder: with_ladder })).data;
+    if (with_ladder) ladder = result.ladder;
   }
   paint();
 });
-let wanted = false;
-async function update(whole) { wanted ||= whole; const all = wanted; wanted = false; await send(all || !ladder); }
+async function update(with_ladder) { await send(with_ladder || !ladder); }
 
 function paint() {
-  if (!found || (kind === "swav") !== Boolean(found.codes)) return;
+  if (!result || (kind === "swav") !== Boolean(result.codes)) return;
   const swav = kind === "swav";
   $("ladder-canvas").parentElement.hidden = false;
-  matrix($("plan-canvas"), swav ? found.codes : found.plan);
-  const common = [["iterations", String(found.iterations)], ["marginal error", found.residual.toExponential(1)], ["converged", found.converged ? "yes" : "no"]];
+  matrix($("plan-canvas"), swav ? result.codes : result.plan);
+  const common = [["iterations", String(result.iterations)], ["marginal error", result.residual.toExponential(1)], ["converged", result.converged ? "yes" : "no"]];
   if (swav) {
     circle();
     shares();
-    numbers($("move-numbers"), [["largest share, nearest", percent(Math.max(...found.nearest))], ["largest share, codes", percent(Math.max(...found.shares))], ...common]);
-    $("move-caption").textContent = "Samples coloured by the prototype of their largest code";
-    $("ladder-caption").textContent = "Share of the batch that each prototype gets: by the nearest (light), by Sinkhorn's codes (dark)";
+    numbers($("move-numbers"), [["largest share, nearest", percent(Math.max(...result.nearest))], ["largest share, codes", percent(Math.max(...result.shares))], ...common]);
+    $("move-caption").textContent = "Samples in the colour of the prototype with their largest code";
+    $("ladder-caption").textContent = "Share of the batch per prototype: by the nearest prototype (light), by Sinkhorn's codes (dark)";
     return;
   }
   if (kind === "points") lines(); else bars();
   steps();
-  numbers($("move-numbers"), [["distance", found.distance.toFixed(4)], ...(found.exact == null ? [] : [["exact W2", found.exact.toFixed(4)]]), ...common]);
-  $("move-caption").textContent = kind === "points" ? "Circles to squares" : "Upper to lower histogram";
-  $("ladder-caption").textContent = "Distance as eps goes down: root of the plan's cost, and without the entropy's bias" + (found.exact == null ? "" : "; the level line is the exact distance");
+  numbers($("move-numbers"), [["distance", result.distance.toFixed(4)], ...(result.exact == null ? [] : [["exact W2", result.exact.toFixed(4)]]), ...common]);
+  $("move-caption").textContent = kind === "points" ? "From circles to squares" : "From the upper to the lower histogram";
+  $("ladder-caption").textContent = "Distance as eps decreases: square root of the plan's cost, and debiased (dashed)" + (result.exact == null ? "" : "; the dotted line is the exact distance");
 }
 
 const INK = { one: "#8fd3de", two: "#f2d45c", line: "#cfd6d8" };
 
 function lines() {
-  const canvas = $("move-canvas"), g = backdrop(canvas), { width, height } = canvas, top = Math.max(...found.plan.flat());
-  found.plan.forEach((row, i) => row.forEach((mass, j) => {
+  const canvas = $("move-canvas"), g = backdrop(canvas), { width, height } = canvas, top = Math.max(...result.plan.flat());
+  result.plan.forEach((row, i) => row.forEach((mass, j) => {
     if (mass < 0.01 * top) return;
     g.globalAlpha = 0.12 + 0.8 * mass / top; g.lineWidth = 0.5 + 4 * mass / top; g.strokeStyle = INK.line;
     g.beginPath(); g.moveTo(x[i][0] * width, x[i][1] * height); g.lineTo(y[j][0] * width, y[j][1] * height); g.stroke();
@@ -125,8 +124,8 @@ function lines() {
 
 function bars() {
   const canvas = $("move-canvas"), g = backdrop(canvas), { width, height } = canvas, n = x.length, wide = width / n;
-  const tall = Math.max(...x, ...y, 1e-9), top = Math.max(...found.plan.flat());
-  found.plan.forEach((row, i) => row.forEach((mass, j) => {
+  const tall = Math.max(...x, ...y, 1e-9), top = Math.max(...result.plan.flat());
+  result.plan.forEach((row, i) => row.forEach((mass, j) => {
     if (mass < 0.02 * top) return;
     g.globalAlpha = 0.1 + 0.7 * mass / top; g.lineWidth = 0.5 + 4 * mass / top; g.strokeStyle = INK.line;
     g.beginPath(); g.moveTo((i + 0.5) * wide, 0.36 * height); g.lineTo((j + 0.5) * wide, 0.64 * height); g.stroke();
@@ -141,16 +140,16 @@ function bars() {
 const HUES = k => Array.from({ length: k }, (_, i) => `hsl(${Math.round(360 * i / k)} 65% ${55 + 22 * (i % 2)}%)`);
 
 function circle() {
-  const canvas = $("move-canvas"), g = backdrop(canvas), { width } = canvas, half = width / 2, hues = HUES(found.prototypes.length);
-  found.prototypes.forEach((angle, k) => {
+  const canvas = $("move-canvas"), g = backdrop(canvas), { width } = canvas, half = width / 2, hues = HUES(result.prototypes.length);
+  result.prototypes.forEach((angle, k) => {
     g.strokeStyle = g.fillStyle = hues[k]; g.lineWidth = 3;
     const [a, b] = [half + 0.6 * half * Math.cos(angle), half + 0.6 * half * Math.sin(angle)];
     g.beginPath(); g.moveTo(half, half); g.lineTo(a, b); g.stroke();
     g.font = "600 15px system-ui"; g.textAlign = "center"; g.textBaseline = "middle";
     g.fillText(String(k + 1), half + 0.68 * half * Math.cos(angle), half + 0.68 * half * Math.sin(angle));
   });
-  found.samples.forEach((angle, i) => {
-    const codes = found.codes[i], k = codes.indexOf(Math.max(...codes)), out = 0.82 + 0.1 * ((i * 7) % 5) / 5;
+  result.samples.forEach((angle, i) => {
+    const codes = result.codes[i], k = codes.indexOf(Math.max(...codes)), out = 0.82 + 0.1 * ((i * 7) % 5) / 5;
     g.fillStyle = hues[k]; g.beginPath(); g.arc(half + out * half * Math.cos(angle), half + out * half * Math.sin(angle), 6, 0, 7); g.fill();
   });
 }
@@ -158,11 +157,11 @@ function circle() {
 function axes_ink() { const style = getComputedStyle(document.body); return [style.color, style.getPropertyValue("--soft"), style.getPropertyValue("--accent"), style.getPropertyValue("--line")]; }
 
 function shares() {
-  const canvas = $("ladder-canvas"), g = canvas.getContext("2d"), { width, height } = canvas, k = found.shares.length, wide = (width - 80) / k;
-  const [ink, soft, accent, line] = axes_ink(), top = Math.max(...found.nearest, ...found.shares, 1e-9), tall = height - 60;
+  const canvas = $("ladder-canvas"), g = canvas.getContext("2d"), { width, height } = canvas, k = result.shares.length, wide = (width - 80) / k;
+  const [ink, soft, accent, line] = axes_ink(), top = Math.max(...result.nearest, ...result.shares, 1e-9), tall = height - 60;
   g.clearRect(0, 0, width, height); g.font = "14px system-ui"; g.textAlign = "center";
-  found.shares.forEach((share, i) => {
-    const left = 60 + i * wide, a = tall * found.nearest[i] / top, b = tall * share / top;
+  result.shares.forEach((share, i) => {
+    const left = 60 + i * wide, a = tall * result.nearest[i] / top, b = tall * share / top;
     g.fillStyle = line; g.fillRect(left + 0.1 * wide, 24 + tall - a, 0.36 * wide, a);
     g.fillStyle = accent; g.fillRect(left + 0.5 * wide, 24 + tall - b, 0.36 * wide, b);
     g.fillStyle = ink; g.fillText(String(i + 1), left + wide / 2, height - 12);
@@ -175,7 +174,7 @@ function shares() {
 function steps() {
   if (!ladder) return;
   const canvas = $("ladder-canvas"), g = canvas.getContext("2d"), { width, height } = canvas, [ink, soft, accent, line] = axes_ink();
-  const tops = Math.max(...ladder.map(r => Math.max(r.distance, r.debiased)), found.exact || 0) * 1.08 || 1;
+  const tops = Math.max(...ladder.map(r => Math.max(r.distance, r.debiased)), result.exact || 0) * 1.08 || 1;
   const across = eps => 70 + (width - 110) * (Math.log(eps) - Math.log(ladder[0].eps)) / (Math.log(ladder.at(-1).eps) - Math.log(ladder[0].eps));
   const up = d => height - 40 - (height - 60) * d / tops;
   g.clearRect(0, 0, width, height); g.font = "14px system-ui"; g.textAlign = "center"; g.fillStyle = soft;
@@ -192,18 +191,18 @@ function steps() {
   };
   curve("distance", accent, []); curve("debiased", ink, [7, 5]);
   g.lineWidth = 1.5; g.strokeStyle = ink;
-  if (found.exact != null) { g.setLineDash([2, 3]); g.beginPath(); g.moveTo(64, up(found.exact)); g.lineTo(width - 20, up(found.exact)); g.stroke(); g.setLineDash([]); }
+  if (result.exact != null) { g.setLineDash([2, 3]); g.beginPath(); g.moveTo(64, up(result.exact)); g.lineTo(width - 20, up(result.exact)); g.stroke(); g.setLineDash([]); }
   g.strokeStyle = soft; g.beginPath(); g.moveTo(across(values.eps), 12); g.lineTo(across(values.eps), height - 36); g.stroke();
   g.textAlign = "left"; g.fillStyle = accent; g.fillText("cost of the plan", 78, 24); g.fillStyle = ink; g.fillText("debiased (dashed)", 210, 24);
 }
 
 function pointer() {
   const canvas = $("move-canvas");
-  let held = null;
+  let dragged = null;
   const at = event => { const area = canvas.getBoundingClientRect(); return [(event.clientX - area.left) / area.width, (event.clientY - area.top) / area.height].map(v => Math.min(Math.max(v, 0), 1)); };
   const pull = event => {
     const [a, b] = at(event);
-    if (kind === "points" && held) { held[0] = +a.toFixed(3); held[1] = +b.toFixed(3); to_address(); update(true); }
+    if (kind === "points" && dragged) { dragged[0] = +a.toFixed(3); dragged[1] = +b.toFixed(3); to_address(); update(true); }
     if (kind === "histograms") {
       const i = Math.min(Math.floor(a * x.length), x.length - 1), tall = Math.max(...x, ...y, 1e-9);
       if (b < 0.5) x[i] = tall * Math.min(Math.max((0.36 - b) / 0.32, 0), 1); else y[i] = tall * Math.min(Math.max((b - 0.64) / 0.32, 0), 1);
@@ -212,12 +211,12 @@ function pointer() {
   };
   canvas.addEventListener("pointerdown", event => {
     const [a, b] = at(event), near = [...x, ...y].filter(Array.isArray).map(p => [Math.hypot(p[0] - a, p[1] - b), p]).sort((p, q) => p[0] - q[0])[0];
-    held = kind === "points" && near && near[0] < 0.06 ? near[1] : null;
+    dragged = kind === "points" && near && near[0] < 0.06 ? near[1] : null;
     canvas.setPointerCapture(event.pointerId);
     pull(event);
   });
   canvas.addEventListener("pointermove", event => { if (canvas.hasPointerCapture(event.pointerId)) pull(event); });
-  canvas.addEventListener("pointerup", () => { held = null; });
+  canvas.addEventListener("pointerup", () => { dragged = null; });
   canvas.addEventListener("keydown", event => {
     const [dx, dy] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] || [];
     if (kind === "swav" || (dx === undefined && event.key !== " ")) return;

@@ -14,8 +14,8 @@ from regard.maps.sinkhorn.products import quotient, reduced, times_columns, time
 from regard.maps.sinkhorn.scaling import Scaling, gibbs_kernel, underflow_bound
 
 DAMPING = 1e-12  # relative, of the implicit system: far below what a run that converged can have seen
-ENOUGH = 1e-12  # relative residual at which conjugate gradients stop
-MOST_STEPS = 2000
+RELATIVE_RESIDUAL = 1e-12  # relative residual at which conjugate gradients stop
+MOST_GRADIENT_STEPS = 2000
 
 Gradients = tuple[Tensor, Tensor, Tensor]  # with respect to s, a and b
 
@@ -152,8 +152,8 @@ def implicit(
     y = torch.zeros_like(rest)
     scaled = quotient(rest, b)
     direction, size = scaled, (rest * scaled).sum(-1, keepdim=True)
-    enough = ENOUGH**2 * size
-    for _ in range(MOST_STEPS):
+    enough = RELATIVE_RESIDUAL**2 * size
+    for _ in range(MOST_GRADIENT_STEPS):
         if bool((size <= enough).all()):
             break
         image = damped_schur(direction)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.maps.sinkhorn.products import reduced
 
-CHUNK = 1 << 17  # entries worked on at once in float64: they stay in the cache
+LOG_CHUNK = 1 << 17  # entries worked on at once in float64: they stay in the cache
 
 
 def iterated(
@@ -62,7 +62,7 @@ def share_error(columns: Tensor, b: Tensor) -> Tensor:
 
 def pieces(s: Tensor, dim: int) -> int:
     """Into how many pieces `s` is cut along `dim`."""
-    return min(s.shape[dim], -(-s.numel() // CHUNK))
+    return min(s.shape[dim], -(-s.numel() // LOG_CHUNK))
 
 
 def _log_sum_exp(z: Tensor, dim: int, group: dist.ProcessGroup | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from regard import native
 from regard.maps.tvmax import solver
 
-CHECK_EVERY = 10  # iterations; here a look at the residual costs no more than an iteration
+KERNEL_CHECK_EVERY = 10  # iterations; here a look at the residual costs no more than an iteration
 
 
 def regions_by_kernel(s: Tensor, gamma: Tensor, mask: Tensor, width: int, labels: Tensor, pull: Tensor) -> None:
@@ -16,6 +16,6 @@ def regions_by_kernel(s: Tensor, gamma: Tensor, mask: Tensor, width: int, labels
     rows, n = s.shape
     error = torch.empty(rows, dtype=torch.float64)
     tensors = s, gamma, mask, labels, pull, error
-    rules = solver.MOST_ITERATIONS, min(CHECK_EVERY, solver.CHECK_EVERY), solver.STEP, solver.TOLERANCE
+    rules = solver.MOST_ITERATIONS, min(KERNEL_CHECK_EVERY, solver.CHECK_EVERY), solver.STEP, solver.TOLERANCE
     if native.call(f"regard_regions_{native.suffix(s)}", *tensors, rows, n, width, *rules):
         solver.warn(error[error > 0])

@@ -1,4 +1,4 @@
-"""What the API takes: every number has its bounds."""
+"""Requests and answers of the JSON API; every number has bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mass = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """A field that is not asked for is an error, so that a typing mistake is not silently ignored."""
+    """An unknown field is an error, so that a misspelled one is not silently ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,7 +56,7 @@ class Points(Strict):
     x: list[tuple[Unit, Unit]] = Field(min_length=1, max_length=32)
     y: list[tuple[Unit, Unit]] = Field(min_length=1, max_length=32)
     eps: Eps = 0.05
-    ladder: bool = Field(default=True, description="also the distance for a row of ever smaller eps")
+    ladder: bool = Field(default=True, description="also return the distance at decreasing eps")
 
 
 class Histograms(Strict):
@@ -66,11 +66,11 @@ class Histograms(Strict):
     a: list[Mass] = Field(min_length=2, max_length=32)
     b: list[Mass] = Field(min_length=2, max_length=32)
     eps: Eps = 0.05
-    ladder: bool = Field(default=True, description="also the distance for a row of ever smaller eps")
+    ladder: bool = Field(default=True, description="also return the distance at decreasing eps")
 
 
 class Batch(Strict):
-    """A batch of directions in uneven clusters, to be shared out between prototypes, as SwAV does."""
+    """A batch of directions in uneven clusters, to be assigned to prototypes, as SwAV does."""
 
     samples: int = Field(default=48, ge=2, le=128)
     prototypes: int = Field(default=6, ge=2, le=16)

@@ -1,0 +1,190 @@
+"""The settings of a model and of its training, and presets; the options of the command line are derived from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from regard import _check
+from regard._problem import Problem
+from regard.affinity import Affinity, Dot
+from regard.training._setting import changed, setting
+from regard.vqa.kinds import named_map, parse
+from regard.vqa.output import BasisName
+from regard.wasserstein.affinities import GaussianW2
+
+AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The sizes of a model; the defaults are those of the thesis (Table 6.1).
+
+    `attention` is the kind of the output attention, a name or a value of `regard.vqa.kinds`, stored as its name; `map`
+    is that of the attentions in the layers, by the name that `regard.vqa.kinds.named_map` takes.
+
+    >>> ModelSettings(attention="mixture-selected-0.10", map="entmax-1.3").attention
+    'mixture-selected'
+    """
+
+    words: int = setting("Width of a word vector.", 300, at_least=1)
+    tokens: int = setting("Words of a question that are read; the rest is cut.", 14, at_least=1)
+    width: int = setting("Width of the layers.", 512, at_least=1)
+    heads: int = setting("Heads of each attention.", 8, at_least=1)
+    layers: int = setting("Layers on the question, and as many on the picture.", 6, at_least=0)
+    before: int = setting(
+        "Layers of self-attention on the picture alone, before the guided ones; the original has none.",
+        0,
+        at_least=0,
+    )
+    guided_first: bool = setting(
+        "Guided attention comes before self-attention in a layer; in the original after it.", False
+    )
+    feed_forward: int = setting("Width of the hidden layer of a feed-forward network.", 2048, at_least=1)
+    flat: int = setting("Width of the hidden layer that scores words and cells.", 512, at_least=1)
+    fused: int = setting("Width of the vector that the answer is classified from.", 1024, at_least=1)
+    dropout: float = setting("Dropout probability in training.", 0.1, at_least=0)
+    norm_first: bool = setting("Normalise before each part of a layer, not after it.", False)
+    unbiased_norm: bool = setting("Normalise by the unbiased standard deviation, as in the authors' code.", False)
+    coordinates: bool = setting("Add coordinates to the cells; the original does not.", True)
+    neighbours: bool = setting("Compute a cell's input from its eight neighbours too.", False)
+    whiten: bool = setting("Decorrelate the channels of features, not only scale them.", False)
+    attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax")
+    basis: BasisName = setting("Basis of a continuous output attention.", "gaussian")
+    map: str = setting("Map of the attentions in the layers: softmax, sparsemax, entmax-1.5, ...", "softmax")
+    affinity: Literal["dot", "wasserstein"] = setting("Affinity of the attentions in the layers.", "dot")
+
+    def __post_init__(self) -> None:
+        """Check the names, and store them in their standard form."""
+        object.__setattr__(self, "attention", str(parse(self.attention)))
+        object.__setattr__(self, "map", named_map(self.map)[0])
+        _check.choice("affinity", self.affinity, tuple(AFFINITIES))
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dictionary."""
+        return asdict(self)
+
+
+def small(**changes: Any) -> ModelSettings:
+    """The small preset, for scenes and for training on a CPU.
+
+    >>> small(attention="mixture-2").layers
+    1
+    """
+    sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 4, "layers": 1, "feed_forward": 128, "flat": 64}
+    # Without dropout on the weights attention is one fused call. Norms before each part take fewer steps to learn, and
+    # so do whitened features: the weak ones of correlated channels, which tell shapes apart, are learned last.
+    quick: dict[str, Any] = {"fused": 128, "dropout": 0.0, "norm_first": True, "neighbours": True, "whiten": True}
+    return ModelSettings(**(sizes | quick | changes))
+
+
+def relations(**changes: Any) -> ModelSettings:
+    """The small preset with a second layer on the picture, for questions that compare objects.
+
+    A layer on the picture alone is computed once for all questions about it. Then the question marks cells before they
+    attend to one another. It pays from a few thousand steps on; a step takes longer than with the small preset.
+
+    >>> relations().before, relations().guided_first
+    (1, True)
+    """
+    return small(**({"before": 1, "guided_first": True} | changes))
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to train; the defaults are those of the thesis (Table 6.1)."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    epochs: int = setting("Passes over the data.", 13, at_least=1)
+    batch: int = setting("Questions per batch, over all processes.", 64, at_least=1)
+    lr: float = setting("Highest learning rate.", 1e-4)
+    optimizer: Literal["adam", "muon"] = setting("The optimiser.", "adam")
+    schedule: Literal["thesis", "cosine"] = setting(
+        "Schedule of the learning rate: as in Table 6.1 of the thesis, or one cosine.", "thesis"
+    )
+    above: int = setting("Learn answers that were given more often than this.", 8, at_least=0)
+    seed: int = setting("Seed of all random numbers.", 0)
+    accumulate: int = setting("Batches per update of the weights.", 1, at_least=1)
+    clip: float | None = setting("Clip the gradient to this norm.", None)
+    patience: int | None = setting("Stop after so many epochs without a better validation accuracy.", None, at_least=1)
+    glove: str | None = setting("Initial word vectors: a GloVe text file with vectors as wide as --words.", None)
+    grouped: bool = setting(
+        "Batch all questions about a picture together, or each by itself; a batch has as many questions.",
+        False,
+        flags=("--grouped/--single",),
+    )
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("epochs", "batch", "accumulate"):
+            _check.count(name, getattr(self, name))
+        _check.number("lr", self.lr, above=0)
+        _check.choice("optimizer", self.optimizer, ("adam", "muon"))
+        _check.choice("schedule", self.schedule, ("thesis", "cosine"))
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dictionary."""
+        return asdict(self)
+
+
+def small_training(**changes: Any) -> TrainSettings:
+    """The settings for scenes: the small model, four epochs, a cosine schedule.
+
+    >>> small_training(epochs=3).model.width
+    64
+    """
+    model = changes.pop("model", None) or small()
+    preset: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
+    return TrainSettings(**(preset | {"optimizer": "muon", "grouped": True} | changes))
+
+
+def relations_training() -> TrainSettings:
+    """The settings for questions that compare objects: the model of `relations`, two epochs.
+
+    >>> relations_training().model.before
+    1
+    """
+    return small_training(model=relations(), epochs=2)
+
+
+TRAIN_PRESETS: dict[str, Callable[[], TrainSettings]] = {
+    "thesis": TrainSettings,
+    "small": small_training,
+    "relations": relations_training,
+}
+"""The presets by name: functions that return their `TrainSettings`."""
+
+
+def preset_training(preset: str, **changes: Any) -> TrainSettings:
+    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with changes, also of its model.
+
+    >>> preset_training("relations", attention="mixture-2", batch=32).epochs
+    2
+    """
+    if preset not in TRAIN_PRESETS:
+        raise Problem(f"there is no preset {preset!r}. Choose one of {', '.join(TRAIN_PRESETS)}.")
+    return changed(TRAIN_PRESETS[preset](), changes)
+
+
+def settings_of(config: dict[str, Any]) -> TrainSettings:
+    """The settings that a run was trained with, from its config.json."""
+    return TrainSettings(model=ModelSettings(**config["model"]), **config["training"])
+
+
+def thesis_schedule(per_epoch: int) -> Callable[[int], float]:
+    """The factor of the learning rate: 1/4, 1/2, 3/4, 1 over the first epochs, a fifth from epoch 10, again from 12.
+
+    Epochs are counted from one, as in Table 6.1.
+
+    >>> factor = thesis_schedule(per_epoch=1)
+    >>> [round(factor(step), 3) for step in range(13)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.2, 0.2, 0.04, 0.04]
+    """
+
+    def factor(step: int) -> float:
+        epoch = step // per_epoch + 1
+        return min(epoch / 4, 1.0) * math.prod(0.2 for decay in (10, 12) if epoch >= decay)
+
+    return factor
