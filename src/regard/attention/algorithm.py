@@ -1,4 +1,4 @@
-"""What every algorithm of `attend` answers: does it suit a call, what does it cost, what is the context."""
+"""The interface of the algorithms of `attend`: does it suit a call, what does it cost, what is the context."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Plan:
 
 
 class Algorithm(ABC):
-    """One exact way to compute the context of a call. It holds nothing: all it needs is in the call."""
+    """One exact way to compute the context of a call. It has no state: all it needs is in the call."""
 
     @abstractmethod
     def suits(self, call: Call) -> bool:
@@ -46,5 +46,5 @@ class Algorithm(ABC):
         """The context of a call that it suits; None if the values turn out not to suit it."""
 
     def lacks(self, call: Call) -> str | None:
-        """In words, the one thing that keeps it from a call that it would suit otherwise; None if there is no such."""
+        """A text with the only reason why it does not suit a call; None if there are others, or it does."""
         return None

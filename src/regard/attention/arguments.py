@@ -1,4 +1,4 @@
-"""The arguments of `attend`: their types, and whether they fit each other."""
+"""The arguments of `attend`: their types, and the checks that they fit each other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Map(Protocol):
     """
 
     def __call__(self, s: Tensor, *, mask: Tensor | None) -> Tensor | Solved:
-        """Weights, or something that has them."""
+        """Weights, or an object with an attribute `weights`."""
 
 
 def diagonal_of(causal: Causal, queries: int, keys: int) -> int | None:
@@ -66,7 +66,7 @@ def check_shapes(
     bias: Tensor | None = None,
     enable_gqa: bool = False,
 ) -> torch.Size:
-    """The leading dimensions of the scores; complain about arguments that do not fit each other."""
+    """The leading dimensions of the scores; an error if arguments do not fit each other. Arguments as in `attend`."""
     if not isinstance(affinity, Affinity):
         got = getattr(affinity, "__name__", type(affinity).__name__)
         _check.complain("affinity", got, "an Affinity object", "Make one, for example Dot().", TypeError)

@@ -38,7 +38,7 @@ class Associative(Algorithm):
 
 
 def participants(v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | int]:
-    """The values with zeros where a key takes no part, and how many keys do, never zero."""
+    """The values with zeros where a key is masked, and the number of keys that are not, at least one."""
     if mask is None:
         return v, v.shape[-2]
     keys = key_column(mask, v.shape[-2])

@@ -1,4 +1,4 @@
-"""`attend`: steps 1 to 3 together, by the first exact algorithm that suits; and `explain_attend`, which says which."""
+"""`attend`: steps 1 to 3 together, by the first exact algorithm that suits; and `explain_attend`, which names it."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ def attend(
     - `q`: queries (..., Lq, dq); leading dimensions broadcast.
     - `k`: keys (..., Lk, dk).
     - `v`: values (..., Lk, dv); the context is (..., Lq, dv).
-    - `affinity`: scores queries against keys; the factor of the scores is its own, `Dot(scale)`.
+    - `affinity`: scores queries against keys; it has the factor of the scores, `Dot(scale)`; default `Dot()`.
     - `map`: turns scores into weights: one of regard's maps as a value, a function, a `functools.partial` or a name, or
-      any callable that fits `Map`.
-    - `mask`: boolean, True where a key takes part; broadcasts to (..., Lq, Lk): a mask of keys has shape (..., 1, Lk).
+      any callable that fits `Map`; default softmax.
+    - `mask`: boolean, True where a key takes part; broadcasts to (..., Lq, Lk): a mask of keys has shape (..., 1, Lk);
+      default None.
     - `causal`: which keys a query sees, without a mask in memory. "lower-right", as True: the last query sees every
       key, the one before it all but the last. "upper-left", torch's `is_causal`: the first query sees the first key,
-      the next one two. They differ where Lq and Lk do.
+      the next one two. They differ where Lq and Lk do. Default False.
     - `bias`: floating-point, broadcasts to (..., Lq, Lk), added to the scores (1.5): -inf leaves a key out, any other
-      number is a number, however low. A wider dtype than that of `q` is the one that is computed in.
-    - `dropout_p`: the share of weights that are set to zero, while the others are scaled up; it drops whenever it is
-      not zero: pass zero outside of training.
-    - `enable_gqa`: `q` has a multiple of the heads (axis -3) of `k` and `v`, and those in a row share one; keys and
-      values are copied for them only where the affinity or the map holds tensors of its own.
+      number is a number, however low. The computation is in the wider dtype of `q` and `bias`; default None.
+    - `dropout_p`: the share of weights that are set to zero, while the others are scaled up; pass zero outside of
+      training; default 0.
+    - `enable_gqa`: `q` has a multiple of the heads (axis -3) of `k` and `v`, and consecutive heads share
+      one; keys and values are copied only where the affinity or the map has tensors; default False.
 
     The result is that of the obvious program (scores, map, product), to rounding; `explain_attend` says which
     algorithm computes it. Differentiable in q, k, v, the bias and the parameters of the affinity and the map; twice
@@ -85,9 +86,9 @@ def explain_attend(
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
 ) -> Plan:
-    """Say which exact algorithm `attend` takes for these arguments, and its cost (docs/math.md, 4.2 to 4.6).
+    """The exact algorithm that `attend` takes for these arguments, and its cost (docs/math.md, 4.2 to 4.6).
 
-    It looks at no values: where a sparse map turns out to keep many keys, `attend` goes on to a dense algorithm.
+    It reads no values: where a sparse map has a large support, `attend` falls back to a dense algorithm.
 
     >>> import torch
     >>> x = torch.zeros(1, 4096, 64)

@@ -20,7 +20,7 @@ class Blocks(Algorithm):
     """Some queries at a time against all keys."""
 
     def suits(self, call: Call) -> bool:
-        """Where rows can be taken apart, in a graph that is for these sizes alone."""
+        """Where rows are independent, and no graph for all sizes is exported."""
         return not call.exporting and not call.couples_rows
 
     def cost(self, call: Call) -> Plan:
@@ -40,7 +40,7 @@ class Blocks(Algorithm):
 
 
 def _rows_of(parameters: Parameters, dropout: float) -> Rows:
-    """How a block of queries gets its context, given the tensors that the affinity and the map hold."""
+    """The function from a block of queries, and the tensors of affinity and map, to its context."""
 
     def rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, *tensors: Tensor) -> Tensor:
         affinity, map = parameters.rebuilt(tensors)

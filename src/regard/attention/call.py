@@ -1,4 +1,4 @@
-"""The description of one call of `attend`, built and checked once, from which every algorithm answers."""
+"""The description of one call of `attend`, built and checked once, and passed to every algorithm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.maps.spelling import as_map
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Call:
-    """The arguments of `attend`, known to fit each other, and what follows from them (docs/math.md, 4.1).
+    """The arguments of `attend`, checked to fit each other, and what follows from them (docs/math.md, 4.1).
 
     >>> from regard import Dot
     >>> x = torch.zeros(2, 5, 4)
@@ -39,7 +39,7 @@ class Call:
     bias: Tensor | None  # of two axes at least
     dropout: float
     batch: torch.Size  # the leading dimensions of the scores
-    exporting: bool  # a graph for all sizes is being made: nothing may be chosen by them
+    exporting: bool  # to a graph for all sizes: no choice may depend on a size
     dtype: torch.dtype  # of the result
 
     @classmethod
@@ -57,7 +57,7 @@ class Call:
         dropout_p: float = 0.0,
         enable_gqa: bool = False,
     ) -> Call:
-        """The arguments of `attend`, checked but for the values in tensors; where `v` is None, values of no width."""
+        """The arguments of `attend`, checked except for values in tensors; `v` None becomes values of width zero."""
         batch = check_shapes(q, k, v, affinity, mask, bias, enable_gqa)
         value = as_map(map)
         dropout = _check.share("dropout_p", dropout_p)
@@ -93,7 +93,7 @@ class Call:
 
     @property
     def same_for_all_queries(self) -> bool:
-        """Whether mask and bias say the same to every query, and it is not causal."""
+        """Whether mask and bias are the same for every query, and it is not causal."""
         return self.diagonal is None and same_for_all_queries(self.mask) and same_for_all_queries(self.bias)
 
     @property
@@ -108,20 +108,20 @@ class Call:
 
     @property
     def couples_rows(self) -> bool:
-        """Whether the map has to see all rows at once: by its own word, or because a parameter differs between rows."""
+        """Whether the map needs all rows at once: it says so, or a parameter differs between rows."""
         return bool(getattr(self.map, "couples_rows", False))
 
     @property
     def full_mask(self) -> Tensor | None:
-        """The mask for all pairs at once, with what a causal query may not see left out."""
+        """The mask for all pairs, False also where `causal` hides a key."""
         return with_causal(self.mask, self.diagonal, self.queries, self.keys, self.q.device)
 
     def with_tensors(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None) -> Call:
-        """The same call of other tensors."""
+        """The same call with other tensors, as in `attend`."""
         return replace(self, q=q, k=k, v=v, mask=mask, bias=bias, batch=batch_of(q, k, v))
 
     def promoted(self) -> Call:
-        """In one dtype: that of the bias, where it is wider."""
+        """The call in one dtype, the widest of q and the bias."""
         if self.bias is None:
             return self
         dtype = torch.promote_types(self.q.dtype, self.bias.dtype)
@@ -129,7 +129,7 @@ class Call:
         return replace(self, q=q, k=k, v=v, bias=bias)
 
     def finite(self) -> Call:
-        """In the dtype that it is computed in, float32 for half precision; NaN and infinity are refused."""
+        """The call in the dtype of the computation, float32 for half precision; NaN and infinity are errors."""
         for name, x in (("q", self.q), ("k", self.k), ("v", self.v)):
             _check.finite(name, x)
         call = self.promoted()
@@ -141,13 +141,13 @@ class Call:
         return replace(call, q=call.q.float(), k=call.k.float(), v=call.v.float(), bias=bias)
 
     def checked(self) -> Call:
-        """As `finite`, and so are the tensors of an affinity whose scores nobody may look at."""
+        """As `finite`, with the tensors of an affinity whose scores may never be formed checked too."""
         if isinstance(self.affinity, (Factored, Concatenation)):
             finite_parameters(self.affinity)
         return self.finite()
 
     def result(self, c: Tensor) -> Tensor:
-        """The context of a checked call in the dtype of its queries, unless something overflowed on the way."""
+        """The context in the dtype of the queries; an error if something overflowed."""
         return finite_context(c, self.v).to(self.dtype)
 
     def zeros(self) -> Tensor:

@@ -28,7 +28,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 
 
 def context_of(call: Call) -> Tensor:
-    """The context by the first algorithm that suits, or by the next one if the values turn out not to suit it."""
+    """The context by the first algorithm that suits; by the next one if the values do not suit it."""
     if call.empty:
         return call.zeros()
     for algorithm in ALGORITHMS:

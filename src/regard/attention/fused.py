@@ -63,9 +63,10 @@ class Fused(Algorithm):
 
 
 def usual_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Affinity, map: Map) -> Tensor | None:
-    """The usual case, with little between it and the kernel: Python overhead would be 30 % at a few hundred keys.
+    """The usual case with little Python overhead, which otherwise would be 30 % at a few hundred keys.
 
-    For calls without mask, bias and dropout that are not causal; None if it is not the usual case.
+    For calls without mask, bias and dropout that are not causal; None if it is not the usual case. Arguments as in
+    `attend`.
     """
     # The factors of these affinities are as wide as the queries.
     if not isinstance(affinity, (Dot, Bilinear)) or not (map is softmax or type(map) is Softmax):
@@ -78,7 +79,7 @@ def usual_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Affinity, map: Map)
 
 
 def _in_kernel_layout(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the tensors are (B, H, L, d) as the kernel likes them best."""
+    """Whether the tensors are (B, H, L, d) with unit last stride, the layout of the kernel."""
     if not isinstance(q, Tensor) or q.dim() != 4 or q.dtype != k.dtype or q.dtype != v.dtype:
         return False
     # One comparison in the usual case, self-attention.
@@ -102,18 +103,23 @@ def fused_softmax(
 ) -> Tensor:
     """Softmax of `scale` times the inner products plus `bias`: one call that forms no scores (docs/math.md, 4.2).
 
-    On a CPU that call silently forms them after all when there is no head axis, when the last stride is not one, or
-    when queries and values differ in width; so they are given what it wants. What it makes of a query whose keys are
-    all masked is not specified: here such a query sees every key, and then gets zeros.
+    On a CPU `scaled_dot_product_attention` silently forms them when there is no head axis, when the last stride is not
+    one, or when queries and values differ in width; so the tensors are reshaped and padded. Its result for a query
+    whose keys are all masked is not specified: here such a query sees every key, and its context is then set to zero.
+
+    `q`, `k`, `v`, `mask`, `bias`: as in `attend`, with at least two axes.
+    `scale`: factor of the inner products.
+    `diagonal`: query i sees the keys up to i + diagonal; default None, all.
+    `dropout`: share of weights set to zero; default 0.
     """
     width, out_width = q.shape[-1], v.shape[-1]
-    # One width for all; and above 64 a multiple of 16, with which the kernel is a tenth faster.
-    wide = max(width, out_width)
-    wide = -(-wide // 16) * 16 if wide > 64 else wide
-    if width < wide:
-        q, k = pad(q, (0, wide - width)), pad(k, (0, wide - width))
-    if out_width < wide:
-        v = pad(v, (0, wide - out_width))
+    # One width for all; above 64 a multiple of 16, at which the kernel is 10 % faster.
+    padded = max(width, out_width)
+    padded = -(-padded // 16) * 16 if padded > 64 else padded
+    if width < padded:
+        q, k = pad(q, (0, padded - width)), pad(k, (0, padded - width))
+    if out_width < padded:
+        v = pad(v, (0, padded - out_width))
     batch = batch_of(q, k, v)
     q, k, v = (_four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
     lq, lk = q.shape[-2], k.shape[-2]
@@ -134,13 +140,13 @@ def fused_softmax(
     )
     if dead is not None:
         c = c.masked_fill(dead, 0.0)
-    if out_width < wide:
+    if out_width < padded:
         c = c[..., :out_width]
     return c if len(batch) == 2 else c.reshape(*batch, lq, out_width)
 
 
 def _pairs(x: Tensor, batch: torch.Size, keys: int) -> Tensor:
-    """A mask or a bias that broadcasts to (*batch, Lq, Lk), in four axes that do."""
+    """A mask or a bias that broadcasts to (*batch, Lq, Lk), as four axes."""
     x = x[(None,) * (len(batch) + 2 - x.dim())]
     return _four_axes(x.expand(*(batch[:-1] if len(batch) > 2 else x.shape[:-3]), *x.shape[-3:-1], keys))
 

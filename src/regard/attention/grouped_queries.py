@@ -16,10 +16,14 @@ from regard.attention.parameters import Parameters
 
 @dataclass(frozen=True)
 class GroupedQueries:
-    """Calls of equal heads that together are one of grouped queries; head h of q belongs to head h // `size` of k.
+    """A call with grouped queries as calls with equal heads; head h of q belongs to head h // `size` of k.
 
-    Where all queries are treated alike, those of a group lie behind each other, as more queries of one head. Otherwise
-    there is one part for each place in a group. Only what may hold numbers for each head gets copies of the keys.
+    Where all queries are treated alike, those of a group are concatenated to more queries of one head. Otherwise there
+    is one part per place in a group. Keys are copied only where affinity or map may have parameters per head.
+
+    `parts`: the calls.
+    `size`: heads of queries per head of keys; 1 where keys were copied.
+    `how`: the addition to the text of a `Plan`.
     """
 
     parts: list[Call]
@@ -55,11 +59,11 @@ class GroupedQueries:
 
 
 def _alike_for_all_heads(thing: Any) -> bool:
-    """Whether an affinity or a map is known to hold nothing that could be one number for each head."""
+    """Whether an affinity or a map is known to have no parameters per head."""
     parameters = Parameters.of(thing)
     return not parameters.tensors and parameters.complete
 
 
 def _pick(x: Any, size: int, at: int) -> Any:
-    """Of every group the head at one place."""
+    """The heads at place `at` of every group of `size`."""
     return x if same_for_all_heads(x) else x.unflatten(-3, (-1, size))[..., at, :, :]

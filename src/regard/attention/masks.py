@@ -7,19 +7,24 @@ from torch import Tensor
 
 
 def same_for_all_queries(x: Tensor | None) -> bool:
-    """Whether a mask or a bias says the same to every query."""
+    """Whether a mask or a bias is the same for every query."""
     return x is None or x.dim() < 2 or x.shape[-2] == 1
 
 
 def same_for_all_heads(x: Tensor | None) -> bool:
-    """Whether a mask or a bias says the same to every head."""
+    """Whether a mask or a bias is the same for every head."""
     return x is None or x.dim() < 3 or x.shape[-3] == 1
 
 
 def with_causal(
     mask: Tensor | None, diagonal: int | None, queries: int, keys: int, device: torch.device
 ) -> Tensor | None:
-    """The mask without the keys that a causal query may not see: query i sees the keys up to i + `diagonal`.
+    """The mask and a causal mask together.
+
+    `mask`: boolean, or None.
+    `diagonal`: query i sees the keys up to i + diagonal; None for all.
+    `queries`, `keys`: their numbers.
+    `device`: of the mask.
 
     >>> with_causal(None, 0, 2, 3, torch.device("cpu"))
     tensor([[ True, False, False],

@@ -14,15 +14,15 @@ from regard.maps._value import Applied, MapValue
 
 @dataclass(frozen=True)
 class Parameters:
-    """The tensors inside objects such as affinities and maps, and how to make the objects again from others."""
+    """The tensors inside objects such as affinities and maps, and how to rebuild the objects with other tensors."""
 
     tensors: tuple[Tensor, ...]
-    complete: bool  # False when an object may hold more than can be seen
+    complete: bool  # False where an object may have tensors that cannot be found
     objects: tuple[Any, ...]
 
     @classmethod
     def of(cls, *objects: Any) -> Parameters:
-        """Look into dataclasses and maps; of all else nothing is known."""
+        """Those of dataclasses and map values; other objects are opaque."""
         tensors = [x for thing in objects for x in _items(thing).values() if isinstance(x, Tensor)]
         return cls(tuple(tensors), all(_transparent(thing) for thing in objects), objects)
 
@@ -49,14 +49,14 @@ def _items(thing: Any) -> dict[str, Any]:
 
 
 def _transparent(thing: Any) -> bool:
-    """Whether all that a thing depends on is in its items: a dataclass or a plain function of regard's own."""
+    """Whether all that a thing depends on is in its items: a dataclass or a plain function of regard."""
     if isinstance(thing, Applied):
-        own = not thing.arguments and _is_plain(thing.of)
+        known = not thing.arguments and _is_plain(thing.of)
     elif is_dataclass(thing):
-        own = type(thing).__module__.startswith("regard.")
+        known = type(thing).__module__.startswith("regard.")
     else:
-        own = _is_plain(thing)
-    return own and all(x is None or isinstance(x, (Tensor, int, float, str, tuple)) for x in _items(thing).values())
+        known = _is_plain(thing)
+    return known and all(x is None or isinstance(x, (Tensor, int, float, str, tuple)) for x in _items(thing).values())
 
 
 def _is_plain(function: Any) -> bool:

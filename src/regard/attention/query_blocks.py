@@ -10,19 +10,19 @@ from torch import Tensor
 from regard.attention.call import Call
 from regard.attention.masks import with_causal
 
-BUDGET = 1 << 21  # numbers of a block of scores: what is larger is computed block by block
+BUDGET = 1 << 21  # numbers in a block of scores; a larger call is computed block by block
 
 #: Queries, keys, values, mask and bias.
 Block = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def fits_in_one(numbers: int) -> bool:
-    """Whether so many numbers may be in memory at once."""
+    """Whether `numbers` of scores fit in one block."""
     return numbers <= BUDGET
 
 
 def rows_in_budget(call: Call, numbers: int) -> int:
-    """How many queries a block has, where all of them together need `numbers`."""
+    """Queries per block, where all of them together need `numbers`."""
     return max(1, BUDGET * call.queries // max(1, numbers))
 
 
@@ -46,11 +46,11 @@ class QueryBlocks:
             yield slice(start, min(start + self.size, self.queries))
 
     def seen(self, at: slice) -> int:
-        """How many keys the block may see at all."""
+        """The number of keys up to the last one that the block sees."""
         return self.keys if self.diagonal is None else max(1, min(self.keys, self.diagonal + at.stop))
 
     def block(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, at: slice) -> Block:
-        """Queries, keys, values, mask and bias of one block."""
+        """Queries, keys, values, mask and bias of the block `at`, from those of the call."""
         seen = self.seen(at)
         mask = None if self.mask is None else self.part(self.mask, at)
         diagonal = None if self.diagonal is None else self.diagonal + at.start

@@ -1,4 +1,4 @@
-"""Dropout, and the state of the generator, with which a backward pass draws the numbers of the forward pass again."""
+"""Dropout, and the state of the random number generator, with which a backward pass repeats the forward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 def with_dropout(p: Tensor, share: float) -> Tensor:
     """Weights with a `share` of them set to zero, and the others scaled up to the same expectation.
 
-    Which ones depends on the generator and the shape alone, not on whether a gradient is wanted.
+    Which ones depends on the generator and the shape only, not on whether a gradient is needed.
 
     >>> with_dropout(torch.ones(1000), 0.25).unique()
     tensor([0.0000, 1.3333])
@@ -27,18 +27,18 @@ class RandomState:
     """The state of the random number generator of a device."""
 
     device: torch.device
-    state: Tensor | None  # None where there are no numbers, as on the meta device
+    state: Tensor | None  # None on the meta device
 
     @classmethod
     def now(cls, device: torch.device) -> RandomState:
-        """As it is now, before anything is drawn."""
+        """The current state."""
         if device.type == "meta":
             return cls(device, None)
         return cls(device, torch.get_rng_state() if device.type == "cpu" else _of(device).get_rng_state(device))
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Draw the same numbers inside, and afterwards go on as if nothing had been drawn."""
+        """Run the block with this state, and restore the current one afterwards."""
         if self.state is None:
             yield
         elif self.device.type == "cpu":

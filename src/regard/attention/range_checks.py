@@ -1,8 +1,8 @@
-"""Inputs of a fused kernel, looked at before they go there: finite, and with scores in the range of their dtype.
+"""Checks of the inputs of a fused kernel: finite, and with scores in the range of their dtype.
 
-What a fused kernel makes of NaN or infinity is not specified, and differs between processors, lengths and releases of
-torch: some return a finite, wrong context. So the inputs themselves are looked at, one pass over each, and from their
-largest entries follows a bound on the scores.
+The result of a fused kernel for NaN or infinity is not specified, and differs between processors, lengths and releases
+of torch: some return a finite, wrong context. So the inputs are checked, in one pass over each, and their largest
+entries give a bound on the scores.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 from regard import _check, native
 from regard.affinity import Dot, Factored, same_width
 
-SCORES_FORMED = 1 << 21  # numbers of a block of scores, where they have to be formed to be looked at
+SCORES_FORMED = 1 << 21  # numbers in a block of scores, where they have to be formed for the check
 
 
 class FusedInputs(NamedTuple):
-    """Scores are `scale` times the inner products of `q` and `k`, plus `bias`. `sums_fit`: values sum to numbers."""
+    """Scores are `scale` times the inner products of `q` and `k`, plus `bias`. `sums_fit`: `v` can be summed."""
 
     q: Tensor
     k: Tensor
@@ -33,9 +33,13 @@ class FusedInputs(NamedTuple):
 
 
 def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, bias: Tensor | None = None) -> FusedInputs:
-    """Factors of the scores, values and a bias of at least two axes, if all is well; else an error with the argument.
+    """The inputs of a fused kernel, or an error that names the argument that is not finite.
 
     Scores that could leave the range of float16 are computed from float32.
+
+    `q`, `k`, `v`: as in `attend`.
+    `affinity`: gives the factors of the scores.
+    `bias`: with at least two axes; default None.
     """
     tops = largest("q", q), largest("k", k)
     sums_fit = _sums_fit(v)
@@ -54,12 +58,12 @@ def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, bias: Tens
             first, second, v = first.float(), second.float(), v.float()
             bias = None if bias is None else bias.float()
         if not _fits(*tops, q.shape[-1], scale, first.dtype, added):
-            _look_at_scores(first, second, scale, bias)
+            _check_scores(first, second, scale, bias)
     return FusedInputs(first, second, v, scale, sums_fit, bias)
 
 
 def finite_context(c: Tensor, v: Tensor) -> Tensor:
-    """The context of finite inputs, unless scores or sums of values have overflown on the way."""
+    """The context `c`, or an error if scores or sums of the values `v` have overflowed."""
     if _check.values_checked(c) and not bool(c.detach().isfinite().all()):
         if _sums_fit(v):
             _overflow(c.dtype)
@@ -69,7 +73,7 @@ def finite_context(c: Tensor, v: Tensor) -> Tensor:
 
 
 def largest(argument: str, x: Tensor) -> float:
-    """The largest absolute entry of `x`; NaN and infinity are refused. Zero if values are not checked."""
+    """The largest absolute entry of `x`; NaN and infinity are errors. Zero if values are not checked."""
     if not _check.values_checked(x) or x.numel() == 0:
         return 0.0
     top = _largest(x)
@@ -79,7 +83,7 @@ def largest(argument: str, x: Tensor) -> float:
 
 
 def finite_parameters(thing: Any) -> None:
-    """The tensors that an affinity holds are finite."""
+    """Check that the tensors of an affinity are finite."""
     if torch.compiler.is_compiling() or not is_dataclass(thing):
         return
     for field in fields(thing):
@@ -91,13 +95,13 @@ def finite_parameters(thing: Any) -> None:
 def _largest(x: Tensor) -> float:
     top = native.largest(x)
     if top is None:
-        low, high = (float(end) for end in x.detach().aminmax())  # documented to hand NaN on
+        low, high = (float(end) for end in x.detach().aminmax())  # documented to propagate NaN
         top = max(-low, high) if math.isfinite(low) and math.isfinite(high) else math.inf
     return top
 
 
 def _largest_or_overflow(factor: Tensor) -> float:
-    """The largest entry of a factor that was made from finite numbers."""
+    """The largest absolute entry of a factor of finite inputs; an error if it has overflowed."""
     if not _check.values_checked(factor) or factor.numel() == 0:
         return 0.0
     top = _largest(factor)
@@ -112,21 +116,25 @@ def _sums_fit(v: Tensor) -> bool:
 
 @functools.cache
 def _quarter(dtype: torch.dtype) -> float:
-    """A quarter of the largest number, so that rounding on the way does not matter."""
+    """A quarter of the largest number, which leaves room for rounding."""
     return torch.finfo(dtype).max / 4
 
 
 def _fits(q: float, k: float, width: int, scale: float, dtype: torch.dtype, added: float = 0.0) -> bool:
-    """Whether scores of queries up to `q` and keys up to `k` stay in the range of `dtype`, in any order of sums.
+    """Whether scores stay in the range of `dtype`, in any order of summation, also with a bias added.
 
-    So they do beside a bias up to `added`, if it leaves room; or if they are less than the rounding of any larger one.
+    `q`, `k`: bounds on the absolute entries of queries and keys.
+    `width`: number of terms in an inner product.
+    `scale`: factor of the inner products.
+    `dtype`: of the scores.
+    `added`: bound on the bias; a large one is fine if the scores are below its rounding; default 0.
     """
     bound = q * k * width * max(1.0, abs(scale))
     return bound < _quarter(dtype) and (added < _quarter(dtype) or bound < _quarter(dtype) * torch.finfo(dtype).eps)
 
 
-def _look_at_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> None:
-    """Form the scores, some queries at a time: an error if one is past the range of its dtype."""
+def _check_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> None:
+    """Form the scores, some queries at a time: an error if one overflows its dtype. Arguments as in `FusedInputs`."""
     with torch.no_grad():
         pairs = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])) * k.shape[-2]
         size = max(1, SCORES_FORMED // pairs)
@@ -134,8 +142,8 @@ def _look_at_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> 
             at = slice(start, start + size)
             s = (q[..., at, :].detach() * scale) @ k.detach().mT
             if bias is not None:
-                some = bias[..., at, :] if bias.shape[-2] > 1 else bias
-                s = torch.where(some > -math.inf, s + some, s)
+                rows = bias[..., at, :] if bias.shape[-2] > 1 else bias
+                s = torch.where(rows > -math.inf, s + rows, s)
             if not bool(s.isfinite().all()):
                 _overflow(q.dtype)
 

@@ -21,7 +21,7 @@ from regard.maps.mean import Mean
 
 @final
 class Sorted(Algorithm):
-    """ReLU splits the sorted keys in two for every query, and each part has a sum that is known before."""
+    """ReLU splits the sorted keys in two for every query, and prefix sums give the sum of each part."""
 
     def suits(self, call: Call) -> bool:
         """Where all queries see the same keys."""
@@ -30,7 +30,7 @@ class Sorted(Algorithm):
 
     def cost(self, call: Call) -> Plan:
         """The time of a sort."""
-        return Plan("sorted", "sort the keys once, prefix sums, one look-up a query", "O(L log L + L dv)", "O(L dv)")
+        return Plan("sorted", "sort the keys once, prefix sums, one look-up per query", "O(L log L + L dv)", "O(L dv)")
 
     def compute(self, call: Call) -> Tensor:
         """By the sums of the map."""
@@ -70,7 +70,7 @@ def _softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Concatenation, mask: Ten
 
 
 def _halves(q: Tensor, k: Tensor, affinity: Concatenation) -> tuple[Tensor, Tensor]:
-    """The two parts of the scores, which a sort would spoil silently if they were not finite."""
+    """The two parts of the scores, checked to be finite: a sort would hide NaN and infinity."""
     a, b = affinity.halves(q, k)
     for part in (a, b):
         if _check.values_checked(part) and not bool(part.isfinite().all()):

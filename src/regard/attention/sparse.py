@@ -1,7 +1,8 @@
-"""The sparse algorithm: only the weights that are not zero are kept (docs/math.md, 4.7).
+"""The sparse algorithm: only weights that are not zero are stored (docs/math.md, 4.7).
 
-Scores are formed in blocks that stay in the cache; of each row only its support is kept, a few keys with their
-weights. The context, and all of the backward pass, then cost as much as there are such keys, not as there are pairs.
+Scores are formed in blocks that stay in the cache; of each row only its support is stored, a few keys with their
+weights. The cost of the context and of the backward pass is then proportional to the size of the supports, not to the
+number of pairs.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from regard.attention.weights import weights_of
 from regard.maps.entmax import entmax_order
 
 SCORES = 1 << 20  # numbers in a block of scores: they stay in the cache
-ROOM = 32  # weights kept for a row, at first; as many again whenever a row needs more
+ROOM = 32  # weights stored per row at first; doubled whenever a row needs more
 DENSE = 4  # a row with more than a quarter of the keys is no longer sparse
 SHORTEST = 1 << 18  # pairs of one head: below this, forming all of them at once is as fast
 
 
 @final
 class Sparse(Algorithm):
-    """Sparsemax and entmax 1.5 of a factored affinity, by a kernel that keeps the keys with weight."""
+    """Sparsemax and entmax 1.5 of a factored affinity, by a kernel that stores the support of each row."""
 
     def suits(self, call: Call) -> bool:
-        """Where the kernel can take the call, which knows neither bias nor dropout."""
+        """Where the kernel supports the call; it has neither bias nor dropout."""
         return call.without_extras and _within_reach(call)
 
     def cost(self, call: Call) -> Plan:
@@ -45,7 +46,7 @@ class Sparse(Algorithm):
         return Plan("sparse", how, "O(Lq Lk d)", "O((Lq + Lk) d + keys with weight)", rows)
 
     def compute(self, call: Call) -> Tensor | None:
-        """The kernel, head by head; None if a row keeps so many keys that the dense algorithm is better."""
+        """The kernel, head by head; None if the support of a row is so large that a dense algorithm is faster."""
         call = call.checked()
         q, k = cast(Factored, call.affinity).factors(call.q, call.k)
         batch = batch_of(q, k, call.v)  # that of the affinity's weights too
@@ -61,18 +62,18 @@ class Sparse(Algorithm):
         return call.result(c.reshape(*batch, *c.shape[-2:]))
 
     def lacks(self, call: Call) -> str | None:
-        """The bias or the dropout that the kernel does not know."""
+        """The bias or the dropout, which the kernel does not support."""
         if call.without_extras or not _within_reach(call):
             return None
         return f"the sparse kernel has no {'bias' if call.bias is not None else 'dropout'}"
 
 
 class _TooDenseError(Exception):
-    """A row keeps so many keys that the dense algorithm is better."""
+    """The support of a row is so large that a dense algorithm is faster."""
 
 
 def _within_reach(call: Call) -> bool:
-    """Whether the kernel knows the map and can take the tensors: float32 on a CPU, enough of them, in no transform."""
+    """Whether the kernel supports the map and the tensors: float32 on a CPU, long enough, in no transform."""
     if call.exporting or not isinstance(call.affinity, Factored) or _order(call.map) is None:
         return False
     enough = call.queries * call.keys >= SHORTEST and call.q.dtype == torch.float32
@@ -80,13 +81,13 @@ def _within_reach(call: Call) -> bool:
 
 
 def _order(map: Map) -> float | None:
-    """The alpha of a map that the kernel knows, sparsemax or entmax 1.5; None for any other."""
+    """The alpha of a map that the kernel supports, sparsemax or entmax 1.5; None for any other."""
     alpha = entmax_order(map)
     return alpha if alpha in (1.5, 2.0) else None
 
 
 def _dense_rows(map: Map) -> Rows:
-    """The dense program for a block of queries that are factors of the scores already."""
+    """The dense algorithm for a block of queries, where q and k are the factors of the scores."""
 
     def rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: None) -> Tensor:
         return weights_of(q, k, Dot(1.0), map, mask) @ v
@@ -95,7 +96,7 @@ def _dense_rows(map: Map) -> Rows:
 
 
 class _Support:
-    """Places and weights of the keys that each query of each head looks at, with room for so many."""
+    """The support of each query of each head: indices, weights and number of its keys, up to `room` of them."""
 
     def __init__(self, heads: int, queries: int) -> None:
         self.room = ROOM
@@ -119,13 +120,13 @@ class _Sparse(Function):
         support, v = _Support(heads, queries), v.contiguous()
         out = torch.empty(heads, queries, v.shape[-1])
         size = max(1, SCORES // keys)
-        memory = torch.empty(min(size, queries), keys)
+        scratch = torch.empty(min(size, queries), keys)
         for h in range(heads):
-            turned = k[h].T
+            transposed = k[h].T
             for i in range(0, queries, size):
                 at = slice(i, min(i + size, queries))
-                s = torch.mm(q[h, at], turned, out=memory[: at.stop - i])
-                _hide(s, blocks, h, at)
+                s = torch.mm(q[h, at], transposed, out=scratch[: at.stop - i])
+                _mask_scores(s, blocks, h, at)
                 _solve(s, v[h], out[h, at], support, h, at, alpha)
         ctx.save_for_backward(q, k, v)
         ctx.support, ctx.blocks, ctx.alpha, ctx.rows = support, blocks, alpha, rows
@@ -134,7 +135,7 @@ class _Sparse(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative will be asked for: the dense program has it
+        if torch.is_grad_enabled():  # create_graph=True: the dense algorithm can be differentiated twice
             c = torch.cat(checkpointed(ctx.rows, ctx.blocks, q, k, v, None, ()), -2)
             return *torch.autograd.grad(c, (q, k, v), grads[0], create_graph=True), None, None, None
         q, k, grad = q.contiguous(), k.contiguous(), grads[0].contiguous()
@@ -156,8 +157,14 @@ class _Sparse(Function):
         return dq, dk, dv, None, None, None
 
 
-def _hide(s: Tensor, blocks: QueryBlocks, head: int, at: slice) -> None:
-    """Put -inf where a key takes no part."""
+def _mask_scores(s: Tensor, blocks: QueryBlocks, head: int, at: slice) -> None:
+    """Set the scores of masked keys to -inf.
+
+    `s`: scores of the queries `at` of one head.
+    `blocks`: has the mask and the diagonal.
+    `head`: index of the head.
+    `at`: the queries.
+    """
     if blocks.mask is not None:
         mask = blocks.mask[head] if blocks.mask.dim() > 2 else blocks.mask
         mask = mask[at] if mask.dim() > 1 and mask.shape[0] > 1 else mask
@@ -168,14 +175,22 @@ def _hide(s: Tensor, blocks: QueryBlocks, head: int, at: slice) -> None:
 
 
 def _solve(s: Tensor, v: Tensor, out: Tensor, support: _Support, head: int, at: slice, alpha: float) -> None:
-    """Supports and contexts of a block of rows."""
+    """Compute supports and contexts of a block of rows.
+
+    `s`: their scores.
+    `v`: values of the head.
+    `out`: receives the contexts.
+    `support`: receives the supports.
+    `head`, `at`: the head and the queries.
+    `alpha`: 1.5 or 2.
+    """
     while True:
         rows = support.place[head, at], support.weight[head, at], support.count[head, at]
         sizes = s.shape[0], s.shape[1], v.shape[-1], support.room, alpha
         failed = native.call("regard_attend_forward", s, v, out, *rows, *sizes)
         if failed & 1:
             _check.scores(s)
-            raise _TooDenseError  # values are not checked: the dense program gives NaN where it should
+            raise _TooDenseError  # values are not checked: the dense algorithm gives NaN where it should
         if not failed:
             return
         support.widen(s.shape[1])

@@ -37,7 +37,7 @@ def attention_weights(
 def weights_of(
     q: Tensor, k: Tensor, affinity: Affinity, map: Map, mask: Tensor | None, bias: Tensor | None = None
 ) -> Tensor:
-    """The map of the scores plus `bias`; nothing is checked but what affinity and map look at."""
+    """The map of the scores plus `bias`; only affinity and map check their inputs. Arguments as in `attend`."""
     s = affinity.scores(q, k)
     p = map(s if bias is None else s + bias, mask=mask)
     return p if isinstance(p, Tensor) else p.weights

@@ -1,4 +1,4 @@
-"""What the maps of rows have in common: scores ready to compute with, and parameters with one number for each row."""
+"""Shared by maps that act per row: scores prepared for the computation, and parameters with one number per row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard import _check
 
 
 def scores_in_float32(s: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, int, torch.dtype]:
-    """Scores in at least float32 with masked entries at -inf, the axis as a negative number, the dtype to return."""
+    """Scores in at least float32 with masked entries at -inf, the axis as a negative number, the result's dtype."""
     _check.floating("s", s, min_dims=1)
     dim = _check.axis("s", s, dim)
     dtype = s.dtype
@@ -35,8 +35,8 @@ def one_per_row(argument: str, x: Tensor, s: Tensor, dim: int) -> Tensor:
 
 
 def from_the_top(s: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores minus their maximum in float64 along the last axis, zero where they take no part; which take part; and
-    one for each row, or NaN where there is no maximum: what the weights are to be multiplied by."""
+    """Scores minus their maximum, in float64 with `dim` last, zero where masked; the mask, True where not masked; and a
+    factor for the weights per row: one, or NaN where the maximum is NaN or +inf."""
     x = s.movedim(dim, -1).double()
     top = x.detach().amax(-1, keepdim=True)
     part = x.detach() > -math.inf

@@ -1,4 +1,4 @@
-"""What every map is as a value: a function and its parameters in one small, frozen object."""
+"""Maps as values: a function and its parameters in one small, frozen object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MapValue:
 
     function: ClassVar[Callable[..., Any]]
     __match_args__: ClassVar[tuple[str, ...]]  # the names of the parameters, which a dataclass lists here
-    name_defaults: ClassVar[Mapping[str, Any]] = {}  # what a name without a number means if a value has no default
+    name_defaults: ClassVar[Mapping[str, Any]] = {}  # of a name without a number, for parameters without default
 
     def __call__(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
         """Weights with the shape of `s`, a distribution along `dim`."""
@@ -34,7 +34,7 @@ class MapValue:
 
     @property
     def couples_rows(self) -> bool:
-        """Whether all rows are needed at once: a parameter differs between them."""
+        """Whether all rows are needed at once, because a parameter differs between them."""
         tensors = (x for x in self.parameters.values() if isinstance(x, Tensor))
         return any(x.dim() > 1 and x.shape[-2] > 1 for x in tensors)
 
@@ -43,7 +43,7 @@ class MapValue:
         return replace(self, **changed)
 
     def simplest(self) -> MapValue:
-        """The same map by its simplest name: entmax with alpha 2 is sparsemax."""
+        """The same map in its simplest form: entmax with alpha 2 is sparsemax."""
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -63,16 +63,16 @@ class MapValue:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Applied(MapValue):
-    """Any callable with fixed arguments, as `functools.partial` makes it, where no other value says the same."""
+    """Any callable with fixed arguments, as from `functools.partial`, for which there is no other value."""
 
     of: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
 
     def __call__(self, s: Tensor, dim: int | None = None, mask: Tensor | None = None) -> Any:
-        """What the callable returns; `dim` is passed on only where it is given."""
-        more = {} if dim is None else {"dim": dim}
-        return self.of(*self.arguments, s, mask=mask, **more, **self.keywords)
+        """The result of the callable; `dim` is passed on unless it is None."""
+        axis = {} if dim is None else {"dim": dim}
+        return self.of(*self.arguments, s, mask=mask, **axis, **self.keywords)
 
     @property
     def parameters(self) -> dict[str, Any]:

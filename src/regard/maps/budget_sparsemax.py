@@ -1,4 +1,4 @@
-"""A map onto weights of at most one that share a budget: soft subsets of k entries."""
+"""Budget sparsemax, a map onto weights of at most one with a fixed sum: soft subsets of k entries."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from regard.maps._value import MapValue
 def budget_sparsemax(s: Tensor, budget: float | Tensor = 2.0, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Weights from zero to one, nearest to the scores, that sum to `budget`: soft k-subsets (docs/math.md, 2.18).
 
-    `budget` is a number >= 0, or a tensor that broadcasts against `s` with size 1 along `dim`, one for each slice. At
-    one this is sparsemax; at a whole number k, scores that are far enough apart choose the k largest. Where fewer
-    entries than the budget take part, each has weight one. Shapes, masks, -inf and errors as in `softmax`; a slice
-    sums to its budget, and is no distribution unless that is one.
+    `s`, `dim`, `mask`: as in `softmax`; so are -inf and errors.
+    `budget`: a number >= 0, or a tensor that broadcasts against `s` with size 1 along `dim`, one per slice; default 2.
+
+    At budget 1 this is sparsemax; at a whole number k, scores that are far enough apart choose the k largest. Where
+    fewer entries than the budget take part, each has weight one. A slice sums to its budget, and is a distribution only
+    if that is one.
 
     Exact, by a sort, in float64. Differentiable in `s` and `budget`, closed form (2.20), any number of times.
 
@@ -62,7 +64,7 @@ class BudgetSparsemax(MapValue):
 
 def _segment(x: Tensor, part: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
     """The neighbouring breakpoints between which the weights sum to the budget (2.19)."""
-    # Going up, an entry is free from x - 1 on and zero from x on.
+    # With a rising threshold, an entry is free from x - 1 on and zero from x on.
     at, order = torch.cat([x - 1, x], -1).sort(-1)
     change = torch.cat([part, part], -1).gather(-1, order) * torch.where(order < x.shape[-1], 1.0, -1.0)
     free = change.cumsum(-1)[..., :-1].to(x.dtype)

@@ -1,4 +1,4 @@
-"""Maps from minus a distance to weights that need not compete, or compete gently: gate and inverse."""
+"""Maps of minus a distance: gate, a sigmoid per entry, and inverse, weights in proportion to 1 / (1 + distance)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ def gate(
 ) -> Tensor:
     """Weight of each entry on its own, sigmoid((bias + s) / tau); slices sum to anything (docs/math.md, 6.21).
 
-    For s = -W, minus a distance, it is sigmoid((bias - W) / tau): one half where the distance is `bias`. `s` has any
-    shape; `bias` and `tau` > 0 are numbers or tensors that broadcast to it, and can be learned. `dim` is the axis that
-    other maps normalise; this one only checks that it is there. Differentiable in s, bias and tau. Masked entries and
-    scores of -inf have weight zero, and gradient zero. NaN and +inf raise ValueError.
+    `s`: scores of any shape.
+    `dim`: the axis that other maps normalise; only checked to exist; default -1.
+    `mask`: as in `softmax`.
+    `bias`: a number, or a tensor that broadcasts to `s` and can be learned; default 0.
+    `tau`: the same, > 0; default 1.
+
+    For s = -W, minus a distance, it is sigmoid((bias - W) / tau): one half where the distance is `bias`. Differentiable
+    in s, bias and tau. Masked entries and scores of -inf have weight zero, and gradient zero. NaN and +inf raise
+    ValueError.
 
     >>> gate(torch.tensor([0.0, -2.0, -4.0]), bias=2.0)
     tensor([0.8808, 0.5000, 0.1192])
@@ -78,7 +83,7 @@ class Inverse(MapValue):
 
 
 def _prepare(s: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, torch.dtype, Tensor]:
-    """Scores to compute with, finite where they were -inf; the dtype to answer in; and what takes no part."""
+    """Scores in at least float32, zero where masked or -inf; the dtype of the result; and where they are masked."""
     _check.floating("s", s)
     dim = _check.axis("s", s, dim)
     dtype = s.dtype

@@ -1,4 +1,4 @@
-"""The map of non-local blocks that is no distribution: scores divided by their number."""
+"""Mean, the map of non-local blocks: scores divided by their number, which is no distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The map that is regularised by a norm: normmax."""
+"""Normmax, the map that is regularised by a norm."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from regard.maps._rows import from_the_top, one_per_row, scores_in_float32
 from regard.maps._value import MapValue
 
 MOST_NEWTON_STEPS = 24  # of Newton's method, which needs at most 14 in practice; a traced graph takes them all
-SMALLEST_STEP = 4e-16  # a step below this cannot be seen in the weights
+SMALLEST_STEP = 4e-16  # a smaller step does not change the weights
 
 
 def normmax(s: Tensor, alpha: float | Tensor = 2.0, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Distribution that maximises <s, p> minus its `alpha`-norm: sparse, and flat on its support (docs/math.md, 2.14).
 
-    `alpha` is a number > 1, or a tensor that broadcasts against `s` with size 1 along `dim`, one for each slice. The
-    larger it is, the more equal are the weights that are not zero; near one it becomes a hard maximum. Shapes, masks,
-    -inf and errors as in `softmax`.
+    `s`, `dim`, `mask`: as in `softmax`; so are -inf and errors.
+    `alpha`: a number > 1, or a tensor that broadcasts against `s` with size 1 along `dim`, one per slice; default 2.
+    The larger it is, the more equal are the weights that are not zero; near one it becomes a hard maximum.
 
-    The threshold is found in float64. Differentiable in `s` and `alpha`, twice, by the implicit function (2.16).
+    The threshold is computed in float64. Differentiable in `s` and `alpha`, twice, by the implicit function (2.16).
 
     >>> s = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
     >>> normmax(s)
@@ -67,7 +67,7 @@ class Normmax(MapValue):
 
 
 def _threshold(x: Tensor, part: Tensor, beta: float | Tensor) -> Tensor:
-    """Newton's method from below, on a norm that is convex and falls (2.15): it climbs and never passes the root."""
+    """Newton's method from a lower bound, on a convex, decreasing norm (2.15): it rises and never passes the root."""
     tau = -torch.ones_like(x[..., :1])
     for _ in range(MOST_NEWTON_STEPS):
         step = _step(x, tau, part, beta).clamp(min=0)
@@ -86,11 +86,11 @@ def _step(x: Tensor, tau: Tensor, part: Tensor, beta: float | Tensor) -> Tensor:
 
 
 def _above(x: Tensor, tau: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
-    """What lies above the threshold, and by how much; one elsewhere."""
+    """The entries above the threshold, and by how much; one elsewhere."""
     live = part & (x.detach() > tau.detach())
     return live, torch.where(live, x - tau, 1.0)
 
 
 def _not_zero(total: Tensor) -> Tensor:
-    """One in place of the sum of a row in which nothing takes part."""
+    """The sum of a row, one instead of zero for a row that is masked entirely."""
     return torch.where(total > 0, total, 1.0)

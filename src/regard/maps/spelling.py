@@ -1,4 +1,4 @@
-"""The one place that makes a map of whatever a caller wrote: a value, a function, a partial of one, a name, a callable.
+"""The one place that turns every spelling of a map into a value: a value, a function, a partial, a name, a callable.
 
 `Sparsemax()`, `sparsemax`, `functools.partial(entmax, alpha=2)`, `Entmax(2.0)` and "sparsemax" are one map.
 Algorithms are chosen by the value that `as_map` returns, so that a spelling never decides how something is computed.
@@ -43,7 +43,7 @@ _NAME = re.compile(r"([a-z_]+)(?:-(\d+(?:\.\d+)?))?")
 def as_map(map: Any) -> Any:
     """The map as a value, by its simplest name; a callable that is none of regard's maps is returned as it is.
 
-    A module with a method `value`, such as `regard.nn.Entmax`, is asked for its value of now.
+    Of a module with a method `value`, such as `regard.nn.Entmax`, it is the current value.
 
     >>> from functools import partial
     >>> from regard import entmax, sparsemax
@@ -77,7 +77,7 @@ def _of_partial(call: Bound) -> Any:
 
 
 def _complete(kind: type[MapValue], keywords: dict[str, Any]) -> bool:
-    """Whether these are parameters of the value, and all that it must have."""
+    """Whether these are parameters of the value, with all that have no default."""
     return _NEEDED[kind] <= set(keywords) <= set(kind.__match_args__)
 
 
@@ -106,7 +106,7 @@ def parse_map(name: str, shape: tuple[int, int] | None = None) -> MapValue:
 
 
 def map_name(map: Any) -> str:
-    """The name that `parse_map` reads back as the same map; of what has none, what it prints as.
+    """The name that `parse_map` reads back as the same map; where there is none, the name or repr of the callable.
 
     >>> map_name(Entmax(1.3)), map_name(Entmax(1.5)), map_name(Entmax(1.0)), map_name(TVmax(0.3, (14, 14)))
     ('entmax-1.3', 'entmax', 'softmax', 'tvmax-0.3')
@@ -115,8 +115,8 @@ def map_name(map: Any) -> str:
     if isinstance(value, MapValue) and type(value) in _NAMES:
         name = _NAMES[type(value)]
         default = {field.name: field.default for field in fields(value)} | dict(value.name_defaults)
-        own = {key: x for key, x in value.parameters.items() if key != "shape"}  # a grid's shape stands beside its name
-        changed = [key for key, x in own.items() if isinstance(x, Tensor) or x != default[key]]
+        named = {key: x for key, x in value.parameters.items() if key != "shape"}  # the shape is no part of a name
+        changed = [key for key, x in named.items() if isinstance(x, Tensor) or x != default[key]]
         if not changed:
             return name
         number = getattr(value, changed[0])
@@ -126,7 +126,7 @@ def map_name(map: Any) -> str:
 
 
 def number_suffix(number: float) -> str:
-    """A number behind a name, in digits that `float` reads as the same number.
+    """The suffix of a name for a number, in digits that `float` reads as the same number.
 
     >>> number_suffix(1.3), number_suffix(1e-5), number_suffix(2.0)
     ('-1.3', '-0.00001', '-2')

@@ -1,8 +1,8 @@
-"""Fused kernels for CPUs, in C++ behind a plain C interface; loaded at first use, and missed by nobody if absent.
+"""Optional native kernels for CPUs, in C++ behind a C interface; loaded at first use, with plain PyTorch as fallback.
 
-They are built in variants for the instructions that processors have, and the widest that this one can run is taken. The
-environment variable REGARD_NATIVE asks for another: 0 for none, the name of a variant, or the path of another build.
-What is asked for and cannot be had is an error at first use.
+They are built in variants for different instruction sets; the widest that the processor supports is used. The
+environment variable REGARD_NATIVE selects another: 0 for none, the name of a variant, or the path of another build. A
+selection that cannot be loaded is an error at first use.
 """
 
 from regard.native._call import call, suffix, usable

@@ -1,4 +1,4 @@
-"""Calling a kernel: whether tensors suit one, and the check of a call against the table of signatures."""
+"""Calling a kernel: whether tensors are supported, and the check of a call against the table of signatures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.native._choose import library
 from regard.native._signatures import SIGNATURES, THREADS, Argument
 
 _REAL = Tensor, torch.nn.Parameter
-# How C's numbers are passed, what Python gives for them, and what a tensor holds where C expects an address.
+# By C type: the ctypes of a number, its Python types, and the dtype of a tensor where C expects an address.
 _NUMBERS: dict[str, Any] = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "double": ctypes.c_double}
 _KINDS: dict[str, Any] = {"int": int, "int64_t": int, "double": (int, float)}
 _DTYPES = {
@@ -29,39 +29,39 @@ _DTYPES = {
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether the kernels can take these: real CPU tensors of one dtype, float32 or float64."""
+    """Whether the kernels support these: CPU tensors with memory, of one dtype, float32 or float64."""
     dtype = tensors[0].dtype
     if dtype is not torch.float32 and dtype is not torch.float64:
         return False
-    for x in tensors:  # a loop: a generator takes as long as all that is asked here
+    for x in tensors:  # a loop: a generator would double the time
         if x.dtype is not dtype or not x.is_cpu or not readable_memory(x):
             return False
     return library() is not None
 
 
 def readable_memory(x: Tensor) -> bool:
-    """Neither a fake nor a wrapped tensor: its memory can be given away."""
+    """Whether a kernel can read the memory of x: it is neither a fake nor a wrapped tensor."""
     return type(x) in _REAL and not in_transform(x)
 
 
 def suffix(x: Tensor) -> str:
-    """How the kernels for the dtype of x are called."""
+    """The suffix of the names of kernels for the dtype of x."""
     return "f32" if x.dtype == torch.float32 else "f64"
 
 
 def call(name: str, *arguments: Any) -> int:
     """Run the kernel of this name in `SIGNATURES` and return its result.
 
-    Tensors are passed by their memory, which must be contiguous, on a CPU, and of the dtype and the size that the table
-    has; numbers as they are. The number of threads is torch's and is not given. A call that does not fit the table is a
-    TypeError or a ValueError, before anything runs.
+    Tensors are passed by address; they must be contiguous, on a CPU, and have the dtype and the size of the table.
+    Numbers are passed as they are, and the number of threads, torch's, is added. A call that does not fit the table is
+    a TypeError or a ValueError, before anything runs.
     """
     kernel = prepared(library(), name)
     if len(arguments) != len(kernel.arguments):
         _refuse(kernel, arguments)
     values = list(arguments)
     try:
-        # Every call of torch is felt where rows are short: as few as possible.
+        # Calls of torch matter where rows are short: as few as possible.
         for place, dtype, entries, sizes in kernel.tensors:
             x = arguments[place]
             for size in sizes:
@@ -76,13 +76,13 @@ def call(name: str, *arguments: Any) -> int:
 
 
 class Kernel(NamedTuple):
-    """A C function that knows its types, and what a call has to look like.
+    """A C function with its types, and the requirements on a call.
 
-    name:  its name in the table
-    function:  the function, which takes addresses and numbers
-    arguments:  what `call` takes: all but the number of threads
-    tensors:  of each that is a tensor the place, the dtype, and the places of the sizes whose product, times a number,
-        is the number of its entries
+    `name`: its name in the table.
+    `function`: the function, which takes addresses and numbers.
+    `arguments`: those of `call`: all but the number of threads.
+    `tensors`: for each tensor its place, its dtype, and a number and the places of sizes, whose product is the number
+    of its entries.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Kernel(NamedTuple):
 
 @functools.cache
 def prepared(kernels: ctypes.CDLL | None, name: str) -> Kernel:
-    """A kernel of a library, ready to be called."""
+    """A kernel of a library, with its types set."""
     if kernels is None:
         raise RuntimeError(f"{name}: there are no kernels to call. Ask native.usable first.")
     arguments, result = SIGNATURES[name]
@@ -120,7 +120,7 @@ def _dtype(argument: Argument) -> torch.dtype:
 
 
 def _refuse(kernel: Kernel, arguments: tuple[Any, ...]) -> NoReturn:
-    """Say what is wrong with a call."""
+    """Raise the error of a call that does not fit the table."""
     remedy = "See the table in regard.native._signatures."
     names = [x.name for x in kernel.arguments]
     if len(arguments) != len(names):

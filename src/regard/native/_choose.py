@@ -1,4 +1,4 @@
-"""Choosing the library that is used, by the environment variable REGARD_NATIVE or the processor, and describing it."""
+"""The choice of the library, by the environment variable REGARD_NATIVE or the processor, and its description."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _off: ContextVar[bool] = ContextVar("regard_kernels_off", default=False)
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None where they were not built, cannot be loaded, or are switched off."""
+    """The compiled kernels; None if they were not built, cannot be loaded, or are switched off."""
     return None if _off.get() else chosen()
 
 
 @contextlib.contextmanager
 def switched_off() -> Iterator[None]:
-    """Inside the block plain PyTorch does the work of the kernels, as where none were built.
+    """Use plain PyTorch instead of the kernels inside the block, as if none were built.
 
     >>> with switched_off():
     ...     library() is None
@@ -38,12 +38,12 @@ def switched_off() -> Iterator[None]:
 
 @functools.cache
 def chosen() -> ctypes.CDLL | None:
-    """The library that REGARD_NATIVE asks for, or else the widest that this processor can run; loaded once."""
-    wish = os.environ.get("REGARD_NATIVE", "")
-    if wish == "0":
+    """The library that REGARD_NATIVE selects, by default the widest that the processor supports; loaded once."""
+    selection = os.environ.get("REGARD_NATIVE", "")
+    if selection == "0":
         return None
-    if wish:
-        return _wished(wish)
+    if selection:
+        return _selected(selection)
     for name in reversed(_load.variants()):
         with contextlib.suppress(OSError):
             return _load.load(_load.path_of(name))
@@ -51,7 +51,7 @@ def chosen() -> ctypes.CDLL | None:
 
 
 def native_kernels() -> str:
-    """Say whether the native kernels are on, which variant of them, and what else could be had here.
+    """A text: whether the native kernels are on, which variant, and which others are available.
 
     >>> native_kernels().split(":")[0] in ("on", "off")
     True
@@ -61,14 +61,14 @@ def native_kernels() -> str:
     except Problem as problem:
         return f"refused: {problem}"
     if kernels is not None:
-        path, here = Path(kernels._name), _load.variants()
-        name = next((name for name in here if _load.path_of(name) == path), None)
-        return f"on: {path.name}" if name is None else f"on: {name} (of {', '.join(here)})"
+        path, available = Path(kernels._name), _load.variants()
+        name = next((name for name in available if _load.path_of(name) == path), None)
+        return f"on: {path.name}" if name is None else f"on: {name} (of {', '.join(available)})"
     return f"off: {_reason()}; plain PyTorch does the work"
 
 
 def _reason() -> str:
-    """Why there are none."""
+    """Why there are no kernels."""
     if os.environ.get("REGARD_NATIVE") == "0":
         return "REGARD_NATIVE=0"
     if not _load.path_of("baseline").exists():
@@ -80,21 +80,21 @@ def _reason() -> str:
     return "switched off"
 
 
-def _wished(wish: str) -> ctypes.CDLL:
-    """The variant of this name or the library in this file, or a complaint."""
-    here = _load.variants()
-    if wish in _load.VARIANTS and wish not in here:
-        which = "this processor can run" if _load.path_of(wish).exists() else "was built"
-        raise _refusal(wish, f"one that {which} ({', '.join(here) or 'there is none'})")
-    path = _load.path_of(wish) if wish in _load.VARIANTS else Path(wish)
+def _selected(selection: str) -> ctypes.CDLL:
+    """The variant of this name or the library in this file; a Problem if it cannot be loaded."""
+    available = _load.variants()
+    if selection in _load.VARIANTS and selection not in available:
+        which = "this processor can run" if _load.path_of(selection).exists() else "was built"
+        raise _refusal(selection, f"one that {which} ({', '.join(available) or 'there is none'})")
+    path = _load.path_of(selection) if selection in _load.VARIANTS else Path(selection)
     if not path.is_file():
-        raise _refusal(wish, f"0, {', '.join(_load.VARIANTS)} or the path of a library")
+        raise _refusal(selection, f"0, {', '.join(_load.VARIANTS)} or the path of a library")
     try:
         return _load.load(path)
     except OSError as error:
         reason = " ".join(str(error).split())
-        raise _refusal(wish, f"a library of these kernels ({reason})", "Build it again, or unset it.") from error
+        raise _refusal(selection, f"a library of these kernels ({reason})", "Build it again, or unset it.") from error
 
 
-def _refusal(wish: str, expected: str, remedy: str = "Unset it to take what suits this machine.") -> Problem:
-    return Problem(f"REGARD_NATIVE: got {wish!r}, expected {expected}. {remedy}")
+def _refusal(selection: str, expected: str, remedy: str = "Unset it to take what suits this machine.") -> Problem:
+    return Problem(f"REGARD_NATIVE: got {selection!r}, expected {expected}. {remedy}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.native._call import prepared, readable_memory
 from regard.native._choose import library
 
-# Bytes, the bits above those of every finite number, and how bits without the sign become a Python number.
+# By dtype: bytes, the bits of infinity, and the function from bits without the sign to a Python number.
 _FLOATS: dict[torch.dtype, tuple[int, int, Callable[[int], float]]] = {
     torch.float16: (2, 0x7C00, lambda bits: struct.unpack("<e", bits.to_bytes(2, "little"))[0]),
     torch.bfloat16: (2, 0x7F80, lambda bits: struct.unpack("<f", (bits << 16).to_bytes(4, "little"))[0]),
@@ -23,13 +23,13 @@ _FLOATS: dict[torch.dtype, tuple[int, int, Callable[[int], float]]] = {
 _Three = ctypes.c_int64 * 3
 _ONES, _ZEROS = _Three(1, 1, 1), _Three(0, 0, 0)
 # ctypes takes an address faster than an array.
-_ONCE, _NOWHERE = ctypes.addressof(_ONES), ctypes.addressof(_ZEROS)
+_ADDRESS_OF_ONES, _ADDRESS_OF_ZEROS = ctypes.addressof(_ONES), ctypes.addressof(_ZEROS)
 
 
 def largest(x: Tensor) -> float | None:
     """The largest absolute entry of a tensor that is not empty: infinity if one is NaN or infinite.
 
-    One pass that only reads. None where there is no kernel for x: another device or dtype, or rows that are not whole.
+    One pass that only reads. None if no kernel suits x: another device or dtype, or a last stride other than one.
     """
     if (
         (kind := _FLOATS.get(x.dtype)) is None
@@ -39,16 +39,16 @@ def largest(x: Tensor) -> float | None:
     ):
         return None
     size, first_infinite, number = kind
-    function = prepared(kernels, "regard_largest").function  # its memory need not be that of a whole tensor
-    # At a few hundred keys every call of torch is felt: as few as possible in the usual case.
+    function = prepared(kernels, "regard_largest").function  # not by `call`, which requires a contiguous tensor
+    # At a few hundred keys calls of torch matter: as few as possible in the usual case.
     if x.is_contiguous():
-        start, count, step, width = x.data_ptr(), _ONCE, _NOWHERE, x.numel()
-    elif (memory := x.untyped_storage()).nbytes() == size * x.numel():  # in whatever order, it is all of this memory
-        start, count, step, width = memory.data_ptr(), _ONCE, _NOWHERE, x.numel()
+        start, count, step, width = x.data_ptr(), _ADDRESS_OF_ONES, _ADDRESS_OF_ZEROS, x.numel()
+    elif (memory := x.untyped_storage()).nbytes() == size * x.numel():  # a permutation of all of its storage
+        start, count, step, width = memory.data_ptr(), _ADDRESS_OF_ONES, _ADDRESS_OF_ZEROS, x.numel()
     elif 0 < x.dim() <= 4 and x.stride(-1) == 1:
         start, width, missing = x.data_ptr(), x.shape[-1], [1] * (4 - x.dim())
         steps = [*missing, *x.stride()[:-1]]
-        # What is repeated (a step of zero) is looked at once.
+        # Expanded axes, with a step of zero, are read once.
         counts = [n if s else 1 for n, s in zip([*missing, *x.shape[:-1]], steps, strict=True)]
         layout = _Three(*counts), _Three(*steps)
         count, step = ctypes.addressof(layout[0]), ctypes.addressof(layout[1])

@@ -1,6 +1,6 @@
 """The interface of the kernels: every C function that Python calls, with the types of its arguments and its result.
 
-This is the one place that says what a kernel takes: `native.call` checks a call by it, a test compares it with the
+This is the one place with the arguments of the kernels: `native.call` checks a call by it, a test compares it with the
 declarations in the C++ files, and setup.py compiles its version into the libraries. It imports nothing of regard.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-INTERFACE = 7  # changes with every signature below, and with what a kernel makes of its arguments
+INTERFACE = 7  # changes with every signature below, and with the meaning of an argument
 
 
 class Argument(NamedTuple):
-    """An argument of a C function: a number, or the address of so many numbers.
+    """An argument of a C function: a number, or the address of numbers.
 
-    name:  its name, as in the C++ file
-    type:  its C type, such as "double" or "const float*"
-    entries:  of an address, the sizes whose product is the number of entries: names of other arguments, or numbers
+    `name`: its name, as in the C++ file.
+    `type`: its C type, such as "double" or "const float*".
+    `entries`: of an address, the sizes whose product is the number of entries: names of other arguments, or numbers.
     """
 
     name: str
@@ -116,7 +116,7 @@ def _chords() -> Signature:
 
 
 def _largest() -> Signature:
-    # The memory is any part of a tensor's, by its address; `native.largest` vouches for it.
+    # The memory is any part of a tensor, by its address; `native.largest` checks it.
     layout = _reads("count", "int64_t", 3), _reads("step", "int64_t", 3)
     memory = Argument("x", "const void*"), Argument("bytes", "int")
     return Signature((*memory, *layout, *_sizes("width"), THREADS), "int64_t")

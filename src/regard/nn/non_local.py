@@ -242,7 +242,7 @@ class NonLocal2d(NonLocal):
     >>> torch.equal(block(x), x)
     True
     >>> print(block.explain(x))
-    sorted: sort the keys once, prefix sums, one look-up a query; time O(L log L + L dv), memory O(L dv)
+    sorted: sort the keys once, prefix sums, one look-up per query; time O(L log L + L dv), memory O(L dv)
     """
 
     dimensions = 2

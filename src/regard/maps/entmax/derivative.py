@@ -69,8 +69,8 @@ class _Transformed(Function):
 
 
 class _Entmax(_Transformed):
-    """The same outside of transforms. Torch binds the arguments of a separate `setup_context` by name at every call,
-    which takes as long as some hundred short rows."""
+    """The same outside of transforms, with less overhead: for a separate `setup_context` torch binds the arguments by
+    name at every call, which takes as long as some hundred short rows."""
 
     setup_context = Function.setup_context
 
@@ -107,15 +107,20 @@ def _bend(p: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
 
 
 def pullback(p: Tensor, alpha: float | Tensor, dim: int, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The gradients in the scores and, where alpha is a tensor, in alpha, from the one in the weights p."""
+    """The gradients in the scores and, where alpha is a tensor, in alpha.
+
+    `p`: the weights.
+    `alpha`, `dim`: as in `entmax`.
+    `grad`: the gradient in the weights.
+    """
     plain = isinstance(alpha, float) and not torch.is_grad_enabled() and _check.readable(grad)
     if plain and isinstance(alpha, float) and (by_kernel := pullback_by_kernel(p, grad, alpha, dim)) is not None:
         return by_kernel, None
     if plain and alpha in (1.5, 2.0):
-        # As below, in half the memory, because fresh memory costs more than arithmetic.
+        # As below, in half the memory, because allocating memory costs more than arithmetic.
         tiny = torch.finfo(p.dtype).tiny
         if alpha == 1.5:
-            w = p.clamp(min=tiny).rsqrt_().mul_(p)  # the square root: of zeros it takes 20 times as long
+            w = p.clamp(min=tiny).rsqrt_().mul_(p)  # the square root; `sqrt` of zeros is 20 times slower
         else:
             w = torch.gt(p, 0, out=torch.empty_like(p))
         total = w.sum(dim, keepdim=True).clamp_(min=tiny)

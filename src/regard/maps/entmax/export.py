@@ -1,4 +1,4 @@
-"""Entmax in plain operations of torch, without a branch on values, for graphs that leave it: torch.export and ONNX."""
+"""Entmax in plain operations of torch, without a branch on values, for exported graphs: torch.export and ONNX."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from regard import _check
 from regard.maps.entmax.threshold import not_zero
 
 STEPS = 16  # Newton needs at most 11 in practice; a graph cannot stop when it has converged
-WRONG = 1e-3  # a row whose weights sum to something further from one was not solved
+WRONG = 1e-3  # a row whose weights sum to one less exactly has not converged
 
 
 def entmax_exported(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     """`regard.entmax` for 0 < alpha <= 2 (docs/math.md, 2.4): scores hold -inf where they are masked.
 
-    Alpha 1.5 and 2 are closed forms of the sorted scores, others a fixed number of Newton steps. What cannot be solved
-    so, a row with an alpha above two in a tensor, is NaN. Differentiable in the scores and in a tensor of alphas.
+    Alpha 1.5 and 2 are closed forms of the sorted scores, others a fixed number of Newton steps. A row with an alpha
+    above two in a tensor, which these do not solve, is NaN. Differentiable in the scores and in a tensor of alphas.
     """
     if not isinstance(alpha, Tensor) and alpha > 2:
         remedy = "Larger ones need a loop that ends when it has converged: run the model in torch."
@@ -35,12 +35,12 @@ def entmax_exported(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
 
 
 def _sorted(x: Tensor, alpha: float) -> Tensor:
-    # The largest is at 0 and the threshold in [-1, 0): what lies below -1 has no weight, wherever it lies.
+    # The largest is at 0 and the threshold in [-1, 0): an entry below -1 has no weight.
     y = ((alpha - 1) * x).clamp(min=-2.0)
     tau = _threshold(y.sort(-1, descending=True).values, alpha)
     gap = (y - tau).relu()
     if alpha == 1.5:
-        # One step of Newton's method gives back the digits that sums of squares lost.
+        # One step of Newton's method restores the digits that sums of squares lost.
         gap = (y - tau - (gap.square().sum(-1, keepdim=True) - 1) / (2 * gap.sum(-1, keepdim=True))).relu()
         gap = gap.square()
     return gap

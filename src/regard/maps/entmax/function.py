@@ -16,8 +16,11 @@ from regard.maps.entmax.operator import entmax_operator
 def softmax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Distribution that maximises <s, p> plus its Shannon entropy (docs/math.md, 2.2).
 
-    `s` has any shape; `mask` is boolean, True where an entry takes part, and broadcasts to `s`. Returns the shape and
-    dtype of `s`, each slice along `dim` summing to one. Differentiable any number of times.
+    `s`: scores of any shape.
+    `dim`: the axis along which weights sum to one; default -1.
+    `mask`: boolean, True where an entry takes part; broadcasts to `s`; default None.
+
+    Returns weights in the shape and dtype of `s`. Differentiable any number of times.
 
     An entry with score -inf counts as masked. A slice with every entry masked is zero, and so is its gradient. NaN and
     +inf raise ValueError (see `checks`).
@@ -28,7 +31,7 @@ def softmax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     s, dim, dtype = scores_in_float32(s, dim, mask)
     _check.scores(s)
     if _check.values_checked(s) and not bool(s.detach().narrow(dim, 0, 1).isneginf().any()):
-        return torch.softmax(s, dim).to(dtype)  # no row is masked whole if none is at its first entry
+        return torch.softmax(s, dim).to(dtype)  # no row is masked entirely if none is at its first entry
     dead = s.detach().isneginf().all(dim, keepdim=True)
     return torch.softmax(s.masked_fill(dead, 0.0), dim).masked_fill(dead, 0.0).to(dtype)
 
@@ -47,11 +50,13 @@ def sparsemax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
 def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Distribution that maximises <s, p> plus its Tsallis entropy of order `alpha` (docs/math.md, 2.4).
 
-    `alpha` is a number > 0 (1 is softmax, 2 is sparsemax) or a tensor that broadcasts against `s` with size 1 along
-    `dim`, so that each slice may have its own; it can be learned. Above one weights are sparse; below one they are
-    dense, with tails longer than softmax's, near s^(-1 / (1 - alpha)); at zero and below there is no entropy (2.4).
-    Shapes, masks and errors as in `softmax`. The gradients in `s` (2.11) and in `alpha` (2.12) are closed form, exact
-    at and around alpha = 1, and differentiable again.
+    `s`, `dim`, `mask`: as in `softmax`; so are errors.
+    `alpha`: a number > 0 (1 is softmax, 2 is sparsemax), or a tensor that broadcasts against `s` with size 1 along
+    `dim`, one per slice, which can be learned; default 1.5.
+
+    Above alpha = 1 weights are sparse; below they are dense, with tails longer than softmax's, near
+    s^(-1 / (1 - alpha)); at zero and below there is no entropy (2.4). The gradients in `s` (2.11) and in `alpha` (2.12)
+    are closed form, exact at and around alpha = 1, and differentiable again.
 
     >>> s = torch.tensor([1.0, 0.0, -1.0])
     >>> entmax(s, 1.5)
@@ -70,7 +75,7 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
     if isinstance(alpha, Tensor):
         alpha = one_per_row("alpha", alpha, s, dim)
     if exporting() and (torch.onnx.is_in_onnx_export() or (isinstance(alpha, float) and alpha <= 2)):
-        # A graph of torch's own operations runs without regard; ONNX knows no others.
+        # A graph of torch's operations runs without regard; ONNX supports no others.
         p = entmax_exported(s, alpha, dim)
     elif torch.compiler.is_compiling():
         alphas, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)

@@ -1,6 +1,6 @@
-"""Entmax as an operator of torch, `regard::entmax`, for graphs that torch.compile and torch.export make.
+"""Entmax as an operator of torch, `regard::entmax`, for the graphs of torch.compile and torch.export.
 
-Dynamo refuses a Function with a jvp, and cannot trace a loop that ends when it has converged.
+Dynamo does not support a Function with a jvp, and cannot trace a loop that ends at convergence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from regard.maps.entmax.threshold import entmax_rows
 
 @torch.library.custom_op("regard::entmax", mutates_args=())
 def entmax_operator(s: Tensor, alphas: Tensor | None, number: float, dim: int) -> Tensor:
-    """Entmax of float32 or float64 scores along `dim`, with a tensor of `alphas`, or else one `number`."""
+    """Entmax of float32 or float64 scores.
+
+    `s`: the scores.
+    `alphas`: a tensor of alphas, or None.
+    `number`: the alpha where `alphas` is None.
+    `dim`: the axis.
+    """
     return entmax_rows(s, number if alphas is None else alphas, dim)
 
 

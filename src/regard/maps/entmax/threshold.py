@@ -21,14 +21,14 @@ from regard.maps.entmax.kernel import entmax_by_kernel, suits
 
 GROUP = 16  # entries that share one maximum in the first, small problem
 LONG = 512  # rows shorter than this are solved at once
-CHUNK = 1 << 20  # entries worked on at once: they stay in the cache
+CHUNK = 1 << 20  # entries per chunk, which stay in the cache
 MOST_STEPS = 60  # Newton needs at most 11 in practice; this only bounds the loop
 
 
 def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     """Entmax of float32 or float64 scores along `dim`; `alpha` is a number above zero, not one, or a tensor as `s` with
     size 1 along `dim`. A row of -inf gives zeros, a row with NaN or +inf an error or, with checks off, NaN."""
-    if without_values(s):  # there is nothing to solve for
+    if without_values(s):
         return torch.empty_like(s, memory_format=torch.contiguous_format)
     if native.usable(s) and suits(alpha):
         return entmax_by_kernel(s, alpha, dim)
@@ -37,7 +37,7 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     rows = rows.reshape(-1, shape[-1])
     p = torch.empty_like(rows, memory_format=torch.contiguous_format)
     size = max(1, CHUNK // shape[-1])
-    # Fresh memory costs more than arithmetic, so that all chunks share one piece of it.
+    # Allocating memory costs more than arithmetic, so all chunks share one buffer.
     scratch = torch.empty_like(rows[:size], memory_format=torch.contiguous_format)
     if isinstance(alpha, Tensor):
         alpha = alpha.movedim(dim, -1).expand(*shape[:-1], 1).reshape(-1, 1)
@@ -94,7 +94,7 @@ def _group_maxima(s: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def not_zero(delta: Tensor, tiny: float) -> Tensor:
-    """alpha - 1 with either sign, and `tiny` in place of zero: what is that near to softmax cannot be told from it."""
+    """alpha - 1 with either sign, and `tiny` in place of zero: that near, entmax equals softmax to rounding."""
     return torch.where(delta.abs() < tiny, tiny, delta)
 
 
@@ -109,7 +109,7 @@ def _check_alphas(alpha: Tensor) -> None:
 
 
 def _climb(p: Tensor, x: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
-    """Newton's method from a lower bound `lam` of the threshold, which it returns; p gets the weights, x is lost."""
+    """The threshold, by Newton's method from a lower bound `lam`; writes the weights to p, and overwrites x."""
     tolerance, tiny = 4 * torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
     for _ in range(MOST_STEPS):
         total = kind.weights(x, lam, p)
@@ -117,8 +117,8 @@ def _climb(p: Tensor, x: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
             break
         step = torch.where(total > 0, kind.step(x, lam, p, total), 0.0)
         higher = lam + step.clamp(min=0)
-        if not bool((higher > lam).any()):  # neither does a row of NaN climb
-            # What is left is below the spacing of numbers near lam, but not of those near x - lam.
+        if not bool((higher > lam).any()):  # also for a row of NaN
+            # The last step is below the spacing of numbers near lam, but not of those near x - lam.
             total = kind.weights(x.sub_(lam), step, p)
             break
         lam = higher
@@ -129,11 +129,11 @@ def _climb(p: Tensor, x: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
 
 
 class _Kind(Protocol):
-    """What differs between the maps: how weights follow from x - lam, and the Newton step in lam."""
+    """The parts that differ between the maps: weights from x - lam, and the Newton step in lam."""
 
     @property
     def unit(self) -> float:
-        """What s - max s is multiplied by to give x, so that lam needs no factor."""
+        """The factor from s - max s to x, chosen so that lam needs none."""
 
     def lower_bound(self, mean: Tensor, n: int) -> Tensor:
         """A lower bound of lam by Jensen's inequality, from the mean of x over n entries."""

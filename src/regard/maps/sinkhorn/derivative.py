@@ -13,7 +13,7 @@ from regard.maps.sinkhorn.log_domain import start
 from regard.maps.sinkhorn.products import quotient, reduced, times_columns, times_rows
 from regard.maps.sinkhorn.scaling import Scaling, gibbs_kernel, underflow_bound
 
-DAMPING = 1e-12  # relative, of the implicit system: far below what a run that converged can have seen
+DAMPING = 1e-12  # relative, of the implicit system: far below the residual of a converged run
 RELATIVE_RESIDUAL = 1e-12  # relative residual at which conjugate gradients stop
 MOST_GRADIENT_STEPS = 2000
 
@@ -25,17 +25,17 @@ def solved(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Plan, potentials and residual of `run` as functions of the scores `s` and the marginals `a` and `b`.
 
-    run:  the problem, without gradients; it counts its iterations
-    most:  the number of iterations at which it stops
-    tol:  the residual at which it stops, or None
-    gradient:  "unrolled" or "implicit"
+    `run`: the problem, without gradients; it counts its iterations.
+    `most`: the largest number of iterations.
+    `tol`: the residual at which it stops, or None.
+    `gradient`: "unrolled" or "implicit".
     """
     solution: tuple[Tensor, Tensor, Tensor, Tensor] = _Sinkhorn.apply(s, a, b, run, most, tol, gradient)
     return solution
 
 
 class _Sinkhorn(Function):
-    """Runs `run` and goes back through it. Plan, potentials and residual; only the residual has no gradient."""
+    """Solves `run`, and differentiates it. Plan, potentials and residual; only the residual has no gradient."""
 
     @staticmethod
     def forward(
@@ -51,7 +51,7 @@ class _Sinkhorn(Function):
     @staticmethod
     def backward(ctx: Any, dplan: Tensor, df: Tensor, dg: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         run: Scaling = ctx.run
-        # A potential of -inf belongs to a row or column without mass, and does not move.
+        # A potential of -inf belongs to a row or column without mass, and is constant.
         df, dg = torch.where(run.a > 0, df, 0), torch.where(run.b > 0, dg, 0)
         (plan,) = ctx.saved_tensors
         if ctx.implicit:
@@ -62,9 +62,9 @@ class _Sinkhorn(Function):
 
 
 def unrolled(run: Scaling, plan: Tensor, dplan: Tensor, df: Tensor, dg: Tensor) -> Gradients:
-    """Back through every iteration of `run` (docs/math.md, 6.8).
+    """Reverse mode through every iteration of `run` (docs/math.md, 6.8).
 
-    Seen from the final plan P, half an iteration adds P * (x y^T) to the gradient. The vectors x and y come from
+    In terms of the final plan P, half an iteration adds P * (x y^T) to the gradient. The vectors x and y come from
     matrix-vector products, as in the forward pass, and all the outer products are one matrix product at the end.
     """
     a, b, eps, group = run.a, run.b, run.eps, run.group
@@ -91,7 +91,7 @@ def unrolled(run: Scaling, plan: Tensor, dplan: Tensor, df: Tensor, dg: Tensor) 
 
 
 def _safe(u: Tensor, v: Tensor, run: Scaling) -> bool:
-    """Whether underflow in the plan cannot matter for any iteration's kernel: bound (6.6), once more."""
+    """Whether underflow in the plan is below rounding for the kernel of every iteration, by the bound (6.6)."""
     sums = quotient(run.a, u[1:]), quotient(run.b, v)
     bound = torch.maximum(
         underflow_bound(v, sums[0], run.a).amax(),
@@ -103,7 +103,7 @@ def _safe(u: Tensor, v: Tensor, run: Scaling) -> bool:
 
 
 def _unrolled_log(run: Scaling, dplan: Tensor, df: Tensor, dg: Tensor) -> Gradients:
-    """The same when the final plan is too far from the first: one kernel for each half iteration, in float64."""
+    """The same where the final plan is too far from the first: one kernel per half iteration, in float64."""
     s, a, b, eps = run.s.double(), run.a.double(), run.b.double(), run.eps
     fs = [start(a), *run.fs]
     ds = gibbs_kernel(s, run.gs[-1], a, eps) * dplan / eps
@@ -116,7 +116,7 @@ def _unrolled_log(run: Scaling, dplan: Tensor, df: Tensor, dg: Tensor) -> Gradie
         ds -= half
         dg = dg - reduced(half.sum(-2), run.group)
         half = ((s + fs[t].unsqueeze(-1) + run.gs[t].unsqueeze(-2)) / eps).exp()
-        # Its columns sum to b; beyond that there is only what rounding makes of enormous scores.
+        # Its columns sum to b; any excess is rounding of huge scores.
         half = torch.minimum(half, b.unsqueeze(-2)) * quotient(dg, b).unsqueeze(-2)
         db += eps * quotient(dg, b)
         ds -= half
@@ -129,9 +129,9 @@ def implicit(
 ) -> Gradients:
     """At the fixed point, by one symmetric linear system (docs/math.md, 6.9).
 
-    The rows are eliminated, and the system that is left, one unknown for each column, is solved by conjugate gradients
+    The rows are eliminated, and the remaining system, one unknown per column, is solved by conjugate gradients
     with the marginal as preconditioner, in float64: products of the plan with vectors, as many as about the square
-    root of the number of iterations that Sinkhorn itself needs. A plan that falls apart into blocks makes the system
+    root of the number of iterations that Sinkhorn itself needs. A plan that decomposes into blocks makes the system
     singular; the damping then picks one of its solutions, which all give the same gradient.
     """
     plan, dplan, df, dg = plan.double(), dplan.double(), df.double(), dg.double()
@@ -147,7 +147,7 @@ def implicit(
         return (1 + DAMPING) * b * y - to_columns(times_columns(plan, y))
 
     rest = on_columns - to_columns(on_rows)
-    # A constant moves from f to g without a change of the plan: that direction is left out from the start.
+    # Moving a constant from f to g does not change the plan: that direction is projected out.
     rest = rest - quotient(b * rest.sum(-1, keepdim=True), b.sum(-1, keepdim=True))
     y = torch.zeros_like(rest)
     scaled = quotient(rest, b)

@@ -1,4 +1,4 @@
-"""The function: a map onto the transport polytope, the one Sinkhorn of the project. B rows (samples), K columns."""
+"""`sinkhorn`: a map onto the transport polytope, used by all of regard. B rows (samples), K columns."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ EXACT = (
     "Smaller is closer to a hard assignment, and any is safe: 0.05 is usual, 1e-3 of the range of the scores all but "
     "exact. At 0 itself the problem is a linear programme: regard.wasserstein.exact_wasserstein has its value."
 )
-REPORTED = 1e-3  # without `tol`, shares that are right to a thousandth count as converged
+REPORTED = 1e-3  # without `tol`, a residual up to this counts as converged
 
 
 @dataclass(frozen=True, repr=False)
 class Transport:
     """What `sinkhorn` returns: the plan exp((s + f + g) / eps) (6.2), and how well it fits its marginals (6.7).
 
-    plan (..., B, K), with rows exact to rounding; potentials f (..., B) and g (..., K), -inf without mass; residual
-    (...), the largest relative error of a column's share; iterations, how many were run; converged (...), whether the
-    residual is at most `tol` (1e-3 if none was given); rows (..., B), the marginal of the rows.
+    `plan`: (..., B, K), with rows exact to rounding.
+    `potentials`: f (..., B) and g (..., K), -inf without mass.
+    `residual`: (...), the largest relative error of a column's sum.
+    `iterations`: the number that was run.
+    `converged`: (...), whether the residual is at most `tol`, default 1e-3.
+    `rows`: (..., B), the marginal of the rows.
 
-    >>> found = sinkhorn(torch.zeros(2, 4))
-    >>> found.plan.sum(0), bool(found.converged), found.weights.sum(-1)
+    >>> transport = sinkhorn(torch.zeros(2, 4))
+    >>> transport.plan.sum(0), bool(transport.converged), transport.weights.sum(-1)
     (tensor([0.2500, 0.2500, 0.2500, 0.2500]), True, tensor([1., 1.]))
     """
 
@@ -70,21 +73,27 @@ def sinkhorn(
     """Plan that maximises <s, p> plus eps times its entropy, given the sums of its rows and columns.
 
     The problem is (6.1) in docs/math.md. An iteration scales the columns and then the rows, so that rows are exact
-    whenever it stops. Runs `iterations` of them (3 unless given), or at most so many (1000 unless given) until the
-    residual is at most `tol`. With zero iterations only the rows are scaled: softmax of s / eps in each row.
+    whenever it stops.
 
-    `s` is (..., B, K); `rows` (..., B) and `columns` (..., K) are non-negative with equal sums, uniform and summing to
-    one if not given; `mask` is boolean, True where an entry takes part. In a process `group` each process passes its
-    own rows of the batch, gets their part of the plan, and only vectors of length K are exchanged; all must call it,
-    and its backward pass, together, and the gradient is that of the sum of their losses. Marginals are constants there.
+    `s`: scores (..., B, K).
+    `eps`: weight of the entropy, > 0; default 1.
+    `iterations`: their number, default 3; with `tol` the largest number, default 1000. With zero only the rows are
+    scaled: softmax of s / eps in each row.
+    `tol`: the residual at which to stop; default None.
+    `rows`, `columns`: marginals (..., B) and (..., K), non-negative with equal sums; default uniform with sum one.
+    `mask`: boolean, True where an entry takes part; default None.
+    `gradient`: "unrolled", through the iterations (6.8), or "implicit", which needs `tol`, by a linear system at the
+    fixed point (6.9); default "unrolled".
+    `group`: processes that share a batch; default None. Each passes its rows and gets their part of the plan; only
+    vectors of length K are exchanged. All must call it, and its backward pass, together; the gradient is that of the
+    sum of their losses, and marginals are constants.
 
-    Plan and potentials are differentiable once in `s`, `rows` and `columns`: through the iterations (6.8), or with
-    gradient="implicit", which needs `tol`, by a linear system at the fixed point (6.9).
+    Plan and potentials are differentiable once in `s`, `rows` and `columns`.
 
     Scores of any size and any eps are safe: iterations are products of a matrix and vectors while a bound proves that
     no underflow matters (6.6), and run in float64 in the log domain where it cannot. An entry with score -inf counts
-    as masked, and its plan is zero. A row or column that is masked whole takes no mass: its share goes to the others
-    in proportion. When the mask admits no plan with these marginals, the residual says so. NaN and +inf raise
+    as masked, and its plan is zero. A row or column that is masked entirely has no mass: its share goes to the others
+    in proportion. When the mask admits no plan with these marginals, the residual stays large. NaN and +inf raise
     ValueError. The plan has the dtype of `s`, or float32 for float16, which cannot hold 1 / (B K).
 
     >>> result = sinkhorn(torch.tensor([[1.0, 0.9], [1.0, 0.8]]), eps=0.05, tol=1e-5)
@@ -126,8 +135,8 @@ def sinkhorn(
     else:
         nothing_to_solve = without_values(s) and not torch.compiler.is_compiling()
         plan, f, g, residual = iterated(s, a, b, eps, 1 if nothing_to_solve else most, group)
-    reached = residual <= (REPORTED if tol is None else tol)
-    return Transport(plan.to(dtype), (f, g), residual, most, reached, a)
+    converged = residual <= (REPORTED if tol is None else tol)
+    return Transport(plan.to(dtype), (f, g), residual, most, converged, a)
 
 
 # For `attend`: a row of this map depends on all the others, so that queries must not be split into blocks.
@@ -142,7 +151,11 @@ def _marginals(
     s: Tensor,
     group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, Tensor]:
-    """Both marginals in full shape, without mass where nothing lives, and with equal sums."""
+    """Both marginals in full shape, zero where masked, and with equal sums.
+
+    `rows`, `columns`, `s`, `group`: as in `sinkhorn`.
+    `row_lives`, `column_lives`: True where a row or column is not masked entirely.
+    """
     a, b = _masses("rows", rows, row_lives, s), _masses("columns", columns, column_lives, s)
     if group is not None:
         a, b = a.detach(), b.detach()
@@ -158,12 +171,12 @@ def _marginals(
     return quotient(a * total, alive), quotient(b * total, b.sum(-1, keepdim=True))
 
 
-def _masses(argument: str, given: Tensor | None, lives: Tensor, s: Tensor) -> Tensor:
-    if given is None:
+def _masses(argument: str, masses: Tensor | None, lives: Tensor, s: Tensor) -> Tensor:
+    if masses is None:
         return torch.ones_like(lives, dtype=s.dtype)
-    _check.floating(argument, given, min_dims=1)
-    _check.broadcasts(argument, given, lives.shape, f"a marginal of s {tuple(s.shape)}:")
-    _check.finite(argument, given)
-    if _check.values_checked(given) and bool((given < 0).any()):
+    _check.floating(argument, masses, min_dims=1)
+    _check.broadcasts(argument, masses, lives.shape, f"a marginal of s {tuple(s.shape)}:")
+    _check.finite(argument, masses)
+    if _check.values_checked(masses) and bool((masses < 0).any()):
         _check.complain(argument, "a negative entry", "masses >= 0", "Normalise counts, or take a softmax.")
-    return given.to(s.dtype).expand(lives.shape)
+    return masses.to(s.dtype).expand(lives.shape)

@@ -1,4 +1,4 @@
-"""Sinkhorn's iterations in the log domain: safe for any scores, and traceable, because no value is looked at."""
+"""Sinkhorn's iterations in the log domain: safe for any scores, and traceable, because no value is read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from regard.maps.sinkhorn.products import reduced
 
-LOG_CHUNK = 1 << 17  # entries worked on at once in float64: they stay in the cache
+LOG_CHUNK = 1 << 17  # entries per chunk in float64, which stay in the cache
 
 
 def iterated(
     s: Tensor, a: Tensor, b: Tensor, eps: float, iterations: int, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All iterations in the log domain, for `torch.compile` and `torch.func`, where values cannot be looked at."""
+    """All iterations in the log domain, for `torch.compile` and `torch.func`; arguments as in `sinkhorn`."""
     f = start(a)
     for _ in range(iterations):
         f, g = log_iteration(s, f, a, b, eps, group)
@@ -27,7 +27,7 @@ def iterated(
 def rows_alone(
     s: Tensor, a: Tensor, b: Tensor, eps: float, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """No iteration: columns keep what the rows give them."""
+    """Zero iterations: only the rows are scaled. Arguments as in `sinkhorn`."""
     g = start(b).double()
     f = row_potential(s.double(), g, a.double(), eps)
     plan = ((s.double() + f.unsqueeze(-1) + g.unsqueeze(-2)) / eps).exp().to(s.dtype)
@@ -61,7 +61,7 @@ def share_error(columns: Tensor, b: Tensor) -> Tensor:
 
 
 def pieces(s: Tensor, dim: int) -> int:
-    """Into how many pieces `s` is cut along `dim`."""
+    """The number of pieces that `s` is cut into along `dim`."""
     return min(s.shape[dim], -(-s.numel() // LOG_CHUNK))
 
 
@@ -74,7 +74,7 @@ def _log_sum_exp(z: Tensor, dim: int, group: dist.ProcessGroup | None = None) ->
 
 
 def _dual(marginal: Tensor, lse: Tensor, eps: float) -> Tensor:
-    """eps (log marginal - lse), and -inf where there is no mass or nothing that could carry it."""
+    """eps (log marginal - lse), and -inf where there is no mass or no entry for it."""
     live = (marginal > 0) & (lse > -math.inf)
     finite = torch.where(live, marginal, 1).log() - torch.where(live, lse, 0)
     return torch.where(live, eps * finite, -math.inf)

@@ -1,4 +1,4 @@
-"""Products of a matrix with vectors on its rows and its columns, which is all that Sinkhorn's iterations are."""
+"""Products of a matrix with vectors on its rows and columns, of which Sinkhorn's iterations consist."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 from regard import native
 from regard.maps.sinkhorn.kernel import scaled_rows_by_kernel
 
-SPLIT = 16  # parts of a large matrix that meet their vectors one core each
+SPLIT = 16  # parts of a large matrix, multiplied in parallel
 
 
 def quotient(x: Tensor, y: Tensor) -> Tensor:
-    """x / y for a y that is only zero where x is, and zero there, with a finite gradient."""
+    """x / y, and zero with a finite gradient where x and y are both zero."""
     return x / torch.where(y == 0, 1, y)
 
 
 def reduced(x: Tensor, group: dist.ProcessGroup | None, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
-    """`x` summed (or whatever `op` says) over the processes of `group`."""
+    """`x` reduced by `op` (default a sum) over the processes of `group`."""
     if group is not None:
         x = x.contiguous()
         dist.all_reduce(x, op, group=group)
@@ -37,7 +37,7 @@ def times_rows(u: Tensor, matrix: Tensor) -> Tensor:
 
 
 def times_columns(matrix: Tensor, v: Tensor) -> Tensor:
-    """M v: (..., B, K) and (..., K) to (..., B). The vector stands on the left: products with a row are much faster."""
+    """M v: (..., B, K) and (..., K) to (..., B). Computed as v M^T, which is much faster."""
     if _tiny(matrix):
         return (matrix * v.unsqueeze(-2)).sum(-1)
     parts, rows = _parts(matrix)
@@ -48,7 +48,7 @@ def times_columns(matrix: Tensor, v: Tensor) -> Tensor:
 
 
 def _tiny(matrix: Tensor) -> bool:
-    """Many small matrices: calling a product for each of them would take longer than the product."""
+    """Whether these are many small matrices, for which the overhead of a product exceeds its arithmetic."""
     return matrix.dim() > 2 and matrix.shape[-2] * matrix.shape[-1] <= 256
 
 
@@ -66,9 +66,9 @@ def _parts(matrix: Tensor) -> tuple[Tensor | None, int]:
 def scaled_rows(
     matrix: Tensor, v: Tensor, a: Tensor, group: dist.ProcessGroup | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """M v, the u = a / (M v) that gives rows their masses, and u M where it comes with them: (..., B) twice, (..., K).
+    """M v, the u = a / (M v) that gives rows their masses, and u M or None: (..., B) twice, (..., K).
 
-    The native kernel reads a row once for both products. Over several processes the columns need all of them.
+    The native kernel reads a row once for both products; without it, or in a process group, u M is None.
     """
     if group is not None or not matrix.is_contiguous() or not native.usable(matrix, v, a):
         sums = times_columns(matrix, v)

@@ -1,12 +1,12 @@
-"""Sinkhorn's iterations by matrix-vector products, each proved safe, with the log domain to fall back on.
+"""Sinkhorn's iterations by matrix-vector products, each proved safe, with the log domain as fallback.
 
 Every plan here is exp((s + f + g) / eps), with f (..., B) on the rows and g (..., K) on the columns. Around reference
 potentials f0, g0 it is diag(u) M diag(v), with M = exp((s + f0 + g0) / eps), u = exp((f - f0) / eps) and
 v = exp((g - g0) / eps) (docs/math.md, 6.5). Half an iteration is then one product of M and a vector, and the matrix
-is never rewritten. What can go wrong is that an entry of M underflows and u and v grow until it would have counted.
-Such an entry is below `tiny`, so the error has a bound made of quantities at hand (6.6). Iterations are kept only
-while it is below the rounding error. Then the potentials are absorbed into a new M, which is good for at least one
-more iteration; only where the very first M does not do is an iteration run in the log domain.
+is never rewritten. The danger is that an entry of M underflows, and u and v grow until it would have mattered.
+Such an entry is below `tiny`, so the error has a bound in known quantities (6.6). Iterations are accepted
+only while it is below the rounding error. Then the potentials are absorbed into a new M, which is good for at least one
+more iteration; only where the first M fails is an iteration run in the log domain.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor
 from regard.maps.sinkhorn.log_domain import log_iteration, pieces, share_error, start
 from regard.maps.sinkhorn.products import quotient, reduced, scaled_rows, times_rows
 
-BLOCK = 10  # iterations between two looks at the bound
+BLOCK = 10  # iterations between two checks of the bound
 
 
 @dataclass
 class Scaling:
-    """One problem, and how far it has been solved."""
+    """One problem, and the state of its solution."""
 
     s: Tensor
     a: Tensor
@@ -34,7 +34,7 @@ class Scaling:
     eps: float
     group: dist.ProcessGroup | None
     top: Tensor  # (...), the largest score
-    keep: bool  # whether the potentials of every iteration are needed later
+    keep: bool  # whether to store the potentials of every iteration
     fs: list[Tensor] = field(default_factory=list)
     gs: list[Tensor] = field(default_factory=list)
     iterations: int = 0
@@ -82,9 +82,15 @@ class Scaling:
     def _products(
         self, matrix: Tensor, u: Tensor, v: Tensor | None, most: int, tol: float | None, ahead: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor], bool, bool, Tensor | None]:
-        """Up to `most` iterations on one kernel: scalings of those that are safe, whether all were, and `tol` met.
+        """Up to `most` iterations on one kernel.
 
-        `ahead` is u M where it is known already, and so is what is returned last.
+        `matrix`: the kernel M.
+        `u`, `v`: scalings of rows and columns; v is None before the first iteration.
+        `most`: the largest number of iterations.
+        `tol`: the residual at which to stop, or None.
+        `ahead`: u M if it is known already, else None.
+
+        Returns u and v of each safe iteration, whether all were safe, whether `tol` was met, and u M or None.
         """
         us, vs, columns, rows, met = [u], [], [], [], False
         for _ in range(most):

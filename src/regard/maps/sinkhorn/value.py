@@ -17,7 +17,7 @@ from regard.maps.sinkhorn.function import sinkhorn
 class Sinkhorn(MapValue):
     """Doubly stochastic attention (6.1): a map whose rows sum to one and whose columns all get the same total.
 
-    `sinkhorn` with its settings held, as a map that `attend` takes: rows are queries, and `dim` is the axis of the
+    `sinkhorn` with fixed settings, as a map for `attend`: rows are queries, and `dim` is the axis of the
     keys, the last or the one before it. Scores are divided by `eps`. Gradients and edge cases as in `sinkhorn`.
 
     >>> import torch

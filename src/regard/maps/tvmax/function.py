@@ -1,4 +1,4 @@
-"""The function: TVmax, a map onto the simplex that respects the neighbourhoods of a grid."""
+"""`tvmax`: sparsemax with a total-variation penalty on a grid."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ def tvmax(s: Tensor, gamma: float | Tensor, mask: Tensor | None = None, shape: t
     1e-6, and by 1e-6 of half the range of the scores where that range is small (1e-10 of it where it is beyond 1e4);
     a grid that is not certified after 20,000 iterations gives a RuntimeWarning.
 
-    Shapes: `s` is (..., h, w); or (..., h * w) when `shape = (h, w)` is given, which makes
-    `functools.partial(tvmax, gamma=0.1, shape=(14, 14))` a map of rows. `mask` is boolean and broadcasts to `s`;
-    a cell that is False has weight zero and no part in the variation. `gamma` is a number, or a tensor with one
-    value per grid: it broadcasts to `s` with 1 for the axes of the grid. The result has the shape and dtype of `s`.
+    `s`: scores (..., h, w), or (..., h * w) with `shape`.
+    `gamma`: a number >= 0, or a tensor with one value per grid, broadcasts to `s` with 1 on the axes of a grid.
+    `mask`: boolean, broadcasts to `s`; a cell that is False has weight zero and no part in the variation; default None.
+    `shape`: (h, w) of a flat grid: `functools.partial(tvmax, gamma=0.1, shape=(14, 14))` is a map of rows.
+
+    The result has the shape and dtype of `s`.
 
     Differentiable any number of times in `s` and `gamma`, in closed form: given the regions of equal cells, which
     do not change around almost every `s`, smoothing is a mean over regions plus gamma times a constant (2.5.7).
 
-    Edge cases: a score of -inf is a masked cell; a grid that is masked whole gives zeros and zero gradients; NaN and
+    Edge cases: a score of -inf is a masked cell; a grid that is masked entirely gives zeros and zero gradients; NaN and
     +inf are errors. At gamma = 0 the gradient in `s` is that of sparsemax.
 
     >>> s = torch.tensor([[1.0, 0.8, 0.0], [0.7, 0.9, 0.4]])
@@ -80,7 +82,7 @@ def _rows(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> 
     _check.scores(high)
     high = high.amax(-1, keepdim=True)
     low = scores.masked_fill(~taking_part, torch.inf).amin(-1, keepdim=True)
-    # The weights do not change when all scores move together; around their middle the means keep their digits.
+    # A constant added to all scores changes no weight; centred scores keep the means precise.
     middle = torch.where(high >= low, high / 2 + low / 2, 0)
     x = torch.where(taking_part, x - middle, 0)
 

@@ -8,11 +8,15 @@ from torch import Tensor
 from regard import native
 from regard.maps.tvmax import solver
 
-KERNEL_CHECK_EVERY = 10  # iterations; here a look at the residual costs no more than an iteration
+KERNEL_CHECK_EVERY = 10  # iterations; here a check of the residual costs no more than an iteration
 
 
 def regions_by_kernel(s: Tensor, gamma: Tensor, mask: Tensor, width: int, labels: Tensor, pull: Tensor) -> None:
-    """What `solve` finds, by the native kernel: one grid after another, all of it in the cache."""
+    """`solve` by the native kernel: one grid after another, each in the cache.
+
+    `s`, `gamma`, `mask`, `width`: as in `tv_regions`.
+    `labels`, `pull`: receive the results.
+    """
     rows, n = s.shape
     error = torch.empty(rows, dtype=torch.float64)
     tensors = s, gamma, mask, labels, pull, error

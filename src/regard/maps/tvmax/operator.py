@@ -12,9 +12,13 @@ from regard.maps.tvmax.solver import solve
 
 @torch.library.custom_op("regard::tv_regions", mutates_args=())
 def tv_regions(s: Tensor, gamma: Tensor, mask: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Regions of equal value in argmin_q 1/2 |q - s|^2 + gamma TV(q), equation (2.5.3), and what pulls on them.
+    """Regions of equal value in argmin_q 1/2 |q - s|^2 + gamma TV(q), equation (2.5.3), and the pull on them.
 
-    `s` and `mask` are (..., n), `gamma` is (..., 1). Returns, for each cell, the number of its region's first cell
+    `s`, `mask`: scores and mask (..., n) of flat grids.
+    `gamma`: (..., 1).
+    `width`: of the grids.
+
+    Returns, for each cell, the number of its region's first cell
     (..., n) and the pull (2.5.7) on its region (..., n): the value of q there is mean(s) + gamma * pull. The result
     is constant around `s`, so there is nothing to differentiate. A grid with a score that is not finite, or a gamma
     that is negative or not finite, gets the pull NaN.

@@ -38,17 +38,17 @@ def solve(s: Tensor, gamma: Tensor, mask: Tensor, w: int) -> tuple[Tensor, Tenso
         last = iteration + CHECK_EVERY > MOST_ITERATIONS
         q = _primal(s, u, w)
         residual = (u + _differences(q, w)).clamp_(-upper, upper).sub_(u).abs_().amax((0, 2))
-        # A grid with a larger residual cannot pass the certificate; do not look for its regions in vain.
+        # A grid with a larger residual cannot pass the certificate: its regions are not computed.
         some = ((residual <= 2.1 * tolerance[:, 0]) | last).nonzero()[:, 0]
         if len(some) > 0:
-            found, force, gap = _polished(s[some], cap[some], u[:, some], edges[:, some], q[some], w)
+            regions, forces, gap = _polished(s[some], cap[some], u[:, some], edges[:, some], q[some], w)
             error = (2 * gap).sqrt()
             done = error <= tolerance[some, 0]
             if last and not done.all():
                 warn((error * half[some, 0])[~done])
                 done.fill_(True)
             out = some[done]
-            labels[alive[out]], pull[alive[out]] = found[done], force[done]
+            labels[alive[out]], pull[alive[out]] = regions[done], forces[done]
             if len(out) == len(alive):
                 break
             if len(out) > 0:
@@ -66,7 +66,7 @@ def _descend(s: Tensor, u: Tensor, y: Tensor, upper: Tensor, w: int) -> tuple[Te
     that thereby walked uphill, (y - u_new) . (u_new - u) > 0, starts again without momentum. This is the greedy FISTA
     of Liang, Luo and Schoenlieb (2022) without its safeguard on the step: the certificate is what vouches for a result.
     """
-    # Written out on views made once: on small grids the time goes into calls, not into arithmetic.
+    # Written out on views made once: on small grids the overhead of calls exceeds the arithmetic.
     lower, move, new, q = -upper, torch.zeros_like(u), torch.empty_like(u), torch.empty_like(s)
     s_row, q_row = s.view(-1), q.view(-1)
     right, down = y[0].view(-1), y[1].view(-1)
@@ -123,7 +123,7 @@ def _primal(s: Tensor, u: Tensor, w: int) -> Tensor:
 
 
 def _differences(q: Tensor, w: int) -> Tensor:
-    """D q, second cell minus first; what it holds at edges that do not exist means nothing. (B, n) -> (2, B, n)."""
+    """D q, second cell minus first; undefined at edges that do not exist. (B, n) -> (2, B, n)."""
     row = q.flatten()
     right, down = torch.zeros_like(row), torch.zeros_like(row)
     torch.sub(row[1:], row[:-1], out=right[:-1])
@@ -178,7 +178,7 @@ def _components(joined: Tensor, w: int) -> Tensor:
 
 
 def warn(error: Tensor) -> None:
-    """Say that some grids were not certified; `error` bounds how far each is from its solution."""
+    """Warn that some grids were not certified; `error` bounds the distance of each from its solution."""
     warnings.warn(
         f"tvmax: {len(error)} grid(s) not certified after {MOST_ITERATIONS} iterations: the smoothed scores are "
         f"within {float(error.max()):.1e} of the solution, and some cells may be in the wrong region.",

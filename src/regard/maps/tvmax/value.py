@@ -1,4 +1,4 @@
-"""The value: TVmax with its price and its grid."""
+"""TVmax as a value: gamma and the shape of the grid."""
 
 from __future__ import annotations
 
