@@ -1,7 +1,7 @@
 """How time and memory of each pair of `attend` grow with the number of queries and keys, forward and backward.
 
-The figure is the exponent b of a fit a N^b over three doublings (time) or two (memory), beside the one promised.
-Time is the processor's, on one thread: lengths come one after another, and what others do meanwhile must not count.
+The figure is the exponent b of a fit a N^b over three doublings (time) or two (memory), against the promised one.
+Time is CPU time on one thread, because lengths are measured one after another and other load must not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.memory import SETUP
 WIDTH = 64
 LENGTHS, SHORT = (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)
 HEAVY = (1024, 2048, 4096, 8192)
-SLACK = 0.25  # what a fit over such lengths may be off: caches, and the cost of a call
+SLACK = 0.25  # tolerance of the fitted exponent: caches, and the overhead of a call
 
 MAPS = {
     "softmax": regard.softmax,
@@ -65,27 +65,27 @@ def rows() -> Iterator[Row]:
             sizes = LENGTHS if linear else SHORT if name == "additive" else HEAVY
             promised = 1.0 if linear else 2.0
             times = [seconds(n, affinity, map_) for n in sizes]
-            found = exponent(sizes, times)
+            fitted = exponent(sizes, times)
             case, span = f"{name} x {map_name}", f"{sizes[0]} to {sizes[-1]}"
             law = "at most N (log N)" if linear else "at most N^2"
-            yield Row(f"{case}, time, N = {span}", "", found, "promised", promised, law, found <= promised + SLACK)
+            yield Row(f"{case}, time, N = {span}", "", fitted, "promised", promised, law, fitted <= promised + SLACK)
             lengths = (4096, 8192, 16384) if linear else (1024, 2048, 4096)
             if name != "additive":
                 used = [memory(n, name, map_name) for n in lengths]
-                found = exponent(lengths, used)
+                fitted = exponent(lengths, used)
                 yield Row(
                     f"{case}, memory, N = {lengths[0]} to {lengths[-1]}, {used[-1]:.0f} MB at the end",
                     "",
-                    found,
+                    fitted,
                     "promised",
                     1.0,
                     "at most N",
-                    found <= 1 + SLACK,
+                    fitted <= 1 + SLACK,
                 )
 
 
 def seconds(n: int, affinity: regard.Affinity, map_: object) -> float:
-    """Forward and backward of one head."""
+    """Median CPU time of forward and backward of one head, in milliseconds."""
     leaves = [torch.randn(1, n, WIDTH, requires_grad=True) for _ in range(3)]
     run = {"": lambda: regard.attend(*leaves, affinity, map_).sum().backward()}
     return race(run, seconds=0.3, least=3, clock=time.process_time)[""].median

@@ -39,7 +39,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a report: our figure and another library's (the peer's), in the same unit, and the promise (target)."""
+    """One line of a report: our figure and that of another library, the peer, in one unit, and the promise."""
 
     case: str
     unit: str

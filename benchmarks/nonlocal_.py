@@ -1,4 +1,4 @@
-"""`NonLocal2d` against the same block with an explicit N x N matrix: 64 x 64, 256 channels, batch 2, forward + backward.
+"""`NonLocal2d` against the same block with an explicit N x N matrix: 64 x 64, 256 channels, batch 2, with gradients.
 
 Whole blocks share projections and output norm with their peers, so the part in which the algorithms differ is also
 measured alone: the context from queries, keys and values ("attention only").

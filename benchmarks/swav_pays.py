@@ -1,10 +1,10 @@
-"""Does pretraining pay? The model of the demonstration on three forms of one backbone.
+"""Does pretraining help? The model of `regard demo` on one backbone, pretrained, untrained or trained end to end.
 
     python -m benchmarks.swav_pays out/demo [untrained] [end-to-end]
 
-Reads the scenes and the first discrete model of `regard demo`, which stands on a frozen SwAV backbone, trains the same
-model for as many epochs on the same backbone untrained and frozen (its norms measured on the pictures), and on one that
-is trained along from its first weights, and prints the accuracies on new scenes. What is there is not trained again.
+Reads the scenes and the first discrete model of `regard demo`, which uses a frozen SwAV backbone; trains the same model
+for as many epochs on the same backbone untrained and frozen (its norms calibrated on the pictures), and on one that is
+trained end to end from its initial weights; and prints the accuracies on new scenes. Finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KIND = "discrete-softmax"
 
 
 def main(demo: Path, forms: list[str]) -> None:
-    """Train what is asked for, and print a row for each form that is there."""
+    """Train the named forms, and print a row for each finished one."""
     torch.set_num_threads(1)
     config = json.loads((demo / "models" / f"{KIND}-0" / "config.json").read_text())
     settings = settings_of(config)
@@ -48,12 +48,14 @@ def main(demo: Path, forms: list[str]) -> None:
 
 
 def _finished(run: Path) -> bool:
-    found = latest(run)
-    return found is not None and found.step == int((run / "steps").read_text()) and (run / "backbone").is_dir()
+    checkpoint = latest(run)
+    return (
+        checkpoint is not None and checkpoint.step == int((run / "steps").read_text()) and (run / "backbone").is_dir()
+    )
 
 
 def _fresh(demo: Path) -> Backbone:
-    """The backbone of the demonstration as it was before it learned anything."""
+    """The backbone of `regard demo` with its initial weights."""
     config = json.loads((demo / "swav" / "backbone" / "config.json").read_text())
     torch.manual_seed(0)
     return make_backbone("small", size=config["preparation"]["size"], **config["options"])

@@ -2,14 +2,14 @@
 
     python -m benchmarks.swav_peer digits                 # 3 seeds each, same backbone, crops, order, optimiser, steps
     python -m benchmarks.swav_peer speed
-    python -m benchmarks.swav_peer profile                # where the time of our step goes; needs no lightly
+    python -m benchmarks.swav_peer profile                # time of each part of our step; does not need lightly
 
-lightly needs torchvision, whose usual build does not load beside a CPU-only torch. Both go into a folder of their own:
+lightly needs torchvision, whose usual build does not load with a CPU-only torch. Install both into a separate folder:
 
     pip install --no-deps --target /tmp/lightly lightly lightly-utils torchvision
     PYTHONPATH=/tmp/lightly python -m benchmarks.swav_peer digits
 
-The operators that torchvision looks for are declared here before lightly is imported; nothing calls them.
+The operators that torchvision expects are declared here before lightly is imported; nothing calls them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regard.training import FitSettings, Order, Running, cosine, fit, mix
 
 RESULTS = Path(__file__).parent / "results"
 DIGITS = {"steps": 500, "batch_size": 64}  # the preset of `regard pretrain`
-PUBLISHED = {"batch_size": 64, "prototypes": 100, "eps": 0.05, "iterations": 3}  # codes as lightly makes them by itself
+PUBLISHED = {"batch_size": 64, "prototypes": 100, "eps": 0.05, "iterations": 3}  # lightly's defaults
 
 
 def lightly():
@@ -49,7 +49,7 @@ class Peer(Swav):
     """The same task with lightly's head, prototypes and loss; backbone, crops, order and optimiser are ours."""
 
     def __init__(self, backbone, settings):
-        """Take lightly's parts in place of ours."""
+        """Use lightly's parts in place of ours."""
         loss, head, prototypes, _ = lightly.parts
         super().__init__(backbone, settings)
         self.projection = head(backbone.dim, settings.hidden, settings.dim)
@@ -58,7 +58,7 @@ class Peer(Swav):
         self.step = 0
 
     def _unit_prototypes(self):
-        """lightly does it at the start of a step."""
+        """Nothing: lightly normalises them at the start of a step."""
 
     def loss(self, batch):
         """As in lightly's example."""
@@ -68,7 +68,7 @@ class Peer(Swav):
         return self.lightly_loss([self.backbone.preparation.normalise(c) for c in crops]), {}
 
     def lightly_loss(self, crops):
-        """The loss of views, one tensor for each size."""
+        """The loss of views, one tensor per size."""
         self.prototypes.normalize()
         z = torch.cat([self.projection(self.backbone.pooled(c)) for c in crops])
         scores = self.prototypes(torch.nn.functional.normalize(z, dim=1), self.step)
@@ -77,16 +77,16 @@ class Peer(Swav):
 
     def optimizer(self):
         """AdamW, with no decay on norms, biases and prototypes."""
-        own = {id(p) for p in self.prototypes.parameters()}
-        kept = [p for p in self.parameters() if p.dim() > 1 and id(p) not in own]
-        free = [p for p in self.parameters() if p.dim() <= 1 or id(p) in own]
+        prototypes = {id(p) for p in self.prototypes.parameters()}
+        decayed = [p for p in self.parameters() if p.dim() > 1 and id(p) not in prototypes]
+        others = [p for p in self.parameters() if p.dim() <= 1 or id(p) in prototypes]
         decay = self.settings.weight_decay
         return torch.optim.AdamW(
-            [{"params": kept, "weight_decay": decay}, {"params": free, "weight_decay": 0.0}], self.settings.lr
+            [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}], self.settings.lr
         )
 
     def before_update(self, step):
-        """lightly freezes by the step it is told."""
+        """lightly's prototypes take the step, to know whether they are frozen."""
         self.step = step + 1
 
 
@@ -143,7 +143,10 @@ def step_of(task, optimizer, loss):
 
 
 def speed(repeats=12):
-    """One whole step each: pictures in memory to updated weights; the same backbone, batch, views and optimiser."""
+    """Pictures per second of a whole step, from pictures in memory to updated weights, and of the views alone.
+
+    Both sides have the same backbone, batch, views and optimiser.
+    """
     from PIL import Image
 
     settings = preset("small", freeze=0, **PUBLISHED)
@@ -174,8 +177,8 @@ def speed(repeats=12):
         step_of(ours, optimizers[0], loss)
 
     def their_step():
-        made = [torch.stack(column) for column in zip(*(transform(image) for image in images), strict=True)]
-        loss = theirs.lightly_loss([torch.cat(made[:2]), torch.cat(made[2:])])
+        crops_by_view = [torch.stack(column) for column in zip(*(transform(image) for image in images), strict=True)]
+        loss = theirs.lightly_loss([torch.cat(crops_by_view[:2]), torch.cat(crops_by_view[2:])])
         step_of(theirs, optimizers[1], loss)
 
     def our_views():
@@ -192,22 +195,22 @@ def speed(repeats=12):
         "views_lightly": their_views,
     }
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):  # in turn, so that a busy moment of the machine hits all of them
+    for _ in range(repeats):  # interleaved, so that noise affects all of them
         for name, run in runs.items():
             began = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - began)
-    found = {name: 64 / min(seconds) for name, seconds in times.items()}
-    for name, value in found.items():
+    rates = {name: 64 / min(seconds) for name, seconds in times.items()}
+    for name, value in rates.items():
         print(f"{name}: {value:.0f} samples/s", flush=True)
-    found["step_ratio"] = found["step_regard"] / found["step_lightly"]
-    found["views_ratio"] = found["views_regard"] / found["views_lightly"]
-    print(f"step {found['step_ratio']:.2f}x, views alone {found['views_ratio']:.1f}x")
-    save("swav_speed", {**found, "threads": torch.get_num_threads()})
+    rates["step_ratio"] = rates["step_regard"] / rates["step_lightly"]
+    rates["views_ratio"] = rates["views_regard"] / rates["views_lightly"]
+    print(f"step {rates['step_ratio']:.2f}x, views alone {rates['views_ratio']:.1f}x")
+    save("swav_speed", {**rates, "threads": torch.get_num_threads()})
 
 
 def profile():
-    """Seconds of each part of a step, measured one after the other."""
+    """Time and share of each part of a step, the mean of five steps."""
     settings = preset("small", **PUBLISHED)
     task = build(settings)
     source = Arrays(torch.randint(0, 256, (64, 3, 48, 48), dtype=torch.uint8))

@@ -1,11 +1,11 @@
-"""Does any preset collapse? Each is trained for a short while on pictures that need no download.
+"""Does any preset collapse? Each is trained briefly, on pictures that need no download.
 
     python -m benchmarks.swav_presets [NAME ...]
 
-`digits` learns from scikit-learn's digits. `scenes` learns from drawn scenes, is evaluated on objects cut out of others
-(label: shape). `small` learns from tiles of 32 pixels of scikit-learn's two photographs (label: which one). `photos`
-is made for GPUs: here it has a tenth of its prototypes and queue, a small backbone and views of 32 and 14 pixels;
-codes, loss, optimiser and number of views are its own.
+`digits` learns from scikit-learn's digits. `scenes` learns from drawn scenes and is evaluated on objects cropped from
+others (label: shape). `small` learns from tiles of 32 pixels of scikit-learn's two photographs (label: which one).
+`photos` is meant for GPUs: here it has a tenth of its prototypes and queue, a small backbone and views of 32 and 14
+pixels; codes, loss, optimiser and number of views are the preset's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CHANGES = {
 
 
 def tiles(side):
-    """Tiles of two photographs, half overlapping; the lower quarter of each photograph is for testing."""
+    """Training and test tiles of two photographs, overlapping by half; the lower quarter of each is for testing."""
     from sklearn.datasets import load_sample_images
 
     parts = [], []
@@ -59,27 +59,27 @@ def tiles(side):
         cut = photo.shape[1] * 3 // 4
         for place, half in enumerate((photo[:, :cut], photo[:, cut:])):
             windows = half.unfold(1, side, side // 2).unfold(2, side, side // 2)
-            made = windows.permute(1, 2, 0, 3, 4).reshape(-1, 3, side, side)
-            parts[place].append((made, [label] * len(made)))
+            cut_out = windows.permute(1, 2, 0, 3, 4).reshape(-1, 3, side, side)
+            parts[place].append((cut_out, [label] * len(cut_out)))
     return tuple(Arrays(torch.cat([p for p, _ in part]), [n for _, m in part for n in m]) for part in parts)
 
 
 def objects(split, count, side=28):
     """Windows around the objects of scenes, with their shapes."""
-    scenes, found, labels = Scenes(split, count), [], []
+    scenes, windows, labels = Scenes(split, count), [], []
     for number in range(count):
         picture = scenes.picture(number)
         for thing in scenes.scene(number).things:
             top, left = (
                 min(max(round(at * scenes.size) - side // 2, 0), scenes.size - side) for at in (thing.y, thing.x)
             )
-            found.append(picture[:, top : top + side, left : left + side])
+            windows.append(picture[:, top : top + side, left : left + side])
             labels.append(SHAPES.index(thing.shape))
-    return Arrays(torch.stack(found), labels)
+    return Arrays(torch.stack(windows), labels)
 
 
 def pictures(name):
-    """To pretrain on, to fit k-NN and probe on, to test them on."""
+    """Pictures for pretraining, for fitting k-NN and probe, and for testing them."""
     if name == "scenes":
         return Arrays(Scenes("train", 1000).pictures), objects("val", 400), objects("test", 200)
     learn, test = digits() if name == "digits" else tiles(32 if name == "small" else 48)
@@ -89,29 +89,29 @@ def pictures(name):
 def one(name):
     learn, fit, test = pictures(name)
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as out, warnings.catch_warnings(record=True) as said:
+    with tempfile.TemporaryDirectory() as out, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CollapseWarning)
-        made = run(learn, out=out, preset_name=name, running=Running(progress=False), **CHANGES[name])
+        pretrained = run(learn, out=out, preset_name=name, running=Running(progress=False), **CHANGES[name])
         rows = list(csv.DictReader((Path(out) / "log.csv").read_text().splitlines()))
-        seen = {key: float(value) for key, value in rows[-1].items()}
-    settings, backbone = made.task.settings, made.task.backbone
+        last = {key: float(value) for key, value in rows[-1].items()}
+    settings, backbone = pretrained.task.settings, pretrained.task.backbone
     backbone.preparation = replace(backbone.preparation, size=settings.crops.size)
     evaluation = evaluate_backbone(backbone, fit, test, most=2000)
     return {
         "preset": name,
         "steps": settings.steps,
-        "loss": seen["loss"],
+        "loss": last["loss"],
         "ln_prototypes": math.log(settings.prototypes),
-        "used": seen["used"],
-        "share_least": seen["share_least"],
-        "share_most": seen["share_most"],
-        "rank": seen["rank"],
+        "used": last["used"],
+        "share_least": last["share_least"],
+        "share_most": last["share_most"],
+        "rank": last["rank"],
         "dim": settings.dim,
         "untrained_knn": evaluation.untrained_knn.share,
         "knn": evaluation.knn.share,
         "untrained_probe": evaluation.untrained_probe.share,
         "probe": evaluation.probe.share,
-        "warnings": [str(w.message) for w in said if issubclass(w.category, CollapseWarning)],
+        "warnings": [str(w.message) for w in caught if issubclass(w.category, CollapseWarning)],
         "seconds": round(time.perf_counter() - began, 1),
     }
 

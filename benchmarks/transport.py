@@ -1,4 +1,4 @@
-"""Sinkhorn beside the loop that SwAV published and POT's, and Wasserstein attention beside cdist + softmax."""
+"""Sinkhorn against the published SwAV loop and POT, and Wasserstein attention against cdist + softmax."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def trained_like() -> tuple[Tensor, Tensor]:
 
 
 def published(s: Tensor, iterations: int) -> Tensor:
-    """SwAV's way: the whole matrix is rescaled in every half iteration."""
+    """The published SwAV loop: it rescales the whole matrix in every half iteration."""
     q = torch.exp(s / EPS).t()
     q /= q.sum()
     for _ in range(iterations):
@@ -74,7 +74,7 @@ def backward(f: object, x: tuple[Tensor, ...]) -> None:
 
 
 def memory() -> list[Row]:
-    """What the explicit form needs and ours does not, in processes of their own."""
+    """Peak memory of both, each in a fresh process."""
     used = {f: peak_memory(SETUP.format(n=4096, f=f), f"backward({f}, x)") for f in ("ours", "explicit")}
     large = peak_memory(SETUP.format(n=16_384, f="ours"), "backward(ours, x)")
     case, kept = "W2 attention, N = 4096, forward and backward", used["explicit"] >= 8 * used["ours"]
@@ -87,7 +87,7 @@ def memory() -> list[Row]:
 
 
 def annealed(z: Tensor, c: Tensor) -> list[Row]:
-    """geomloss, which cools from the diameter down to eps, beside as many of our iterations at eps."""
+    """geomloss, which anneals from the diameter down to eps, against as many of our iterations at eps."""
     if (geomloss := peer("geomloss")) is None:
         return []
     # |z - c|^2 / 2 = 1 - cosine: the same problem.
@@ -104,7 +104,7 @@ def annealed(z: Tensor, c: Tensor) -> list[Row]:
 
 
 def main() -> None:
-    # Memory first: a child's high-water mark starts at the size of the process that it was forked from.
+    # Memory first: the peak memory of a child process starts at the size of its parent.
     rows = memory()
     z, c = trained_like()
     s = z @ c.T
@@ -125,7 +125,7 @@ def main() -> None:
         }
         if iterations == 3 and (lightly := peer("lightly.loss.swav_loss")) is not None:
             contestants["lightly"] = lambda n=iterations: lightly.sinkhorn(s, n, EPS)
-        if iterations == 3 and (ot := peer("ot")) is not None:  # it takes as long for each of the 50
+        if iterations == 3 and (ot := peer("ot")) is not None:  # 50 iterations would take too long
             contestants["pot"] = lambda n=iterations: ot.bregman.sinkhorn_log(
                 *uniform, -s, EPS, numItermax=n, stopThr=0, warn=False
             )

@@ -1,7 +1,7 @@
-"""Visual question answering at the thesis' sizes: what an output attention costs in a step; memory with many pictures.
+"""Visual question answering at the thesis' sizes: cost of an output attention in a step; memory with many pictures.
 
 A whole step (batch 64, 14 x 14 x 2048, six layers of width 512) takes half a minute on two cores, so each kind runs few
-of them, in turn; the kinds differ in the output attention alone, which is also raced by itself.
+of them, in turn; the kinds differ only in the output attention, which is also measured alone.
 """
 
 from __future__ import annotations
@@ -94,20 +94,20 @@ with tempfile.TemporaryDirectory() as place:
         for i in range(count):
             file.write(numpy.random.RandomState(i).standard_normal(12800).astype(numpy.float16).tobytes())
     (place / "state.bin").write_bytes(bytes([1]) * count)
-    made_of = FeatureDescription("synthetic", "0" * 16, False, 80).to_json()
-    said = {"names": names, "shape": [10, 10, 128], "features": made_of}
-    (place / "store.json").write_text(json.dumps(said))
+    description = FeatureDescription("synthetic", "0" * 16, False, 80).to_json()
+    stored = {"names": names, "shape": [10, 10, 128], "features": description}
+    (place / "store.json").write_text(json.dumps(stored))
     records = [Record(i, names[i % count], "what is it", (("yes", "no")[i % 2],) * 10) for i in range(20_000)]
     sizes = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24}
     settings = small_training(model=small(**sizes), epochs=1)
-    made, quiet = Records("made", records, {}), Running(progress=False)
-    train(place / "out", made, FeatureStore.open(place), settings, running=quiet)
+    all_records, quiet = Records("synthetic", records, {}), Running(progress=False)
+    train(place / "out", all_records, FeatureStore.open(place), settings, running=quiet)
 print("PEAK", peak())
 """
 
 
 def memory() -> list[Row]:
-    """The peak of a training run on 20,000 questions over few and over many pictures, as the system counts it."""
+    """Peak memory of a training run on 20,000 questions about few and about many pictures."""
     peaks = []
     for count in PICTURES:
         done = subprocess.run(

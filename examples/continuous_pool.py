@@ -1,8 +1,8 @@
 """Continuous attention pooling on a feature grid, with its picture.
 
-A 14 x 14 grid of noisy features has one or two marked objects, all of one class, among cells that say anything. Four
-pools learn to name the class: a Gaussian, a truncated paraboloid, a mixture of two, and a Gaussian that at test time
-chooses the number of components. The picture shows what each looked at.
+A 14 x 14 grid of noisy features has one or two marked objects, all of one class, among cells of random classes. Four
+pools learn to classify the grid: a Gaussian, a truncated paraboloid, a mixture of two, and a Gaussian that selects the
+number of components at test time. The picture shows the density of each.
 
     python examples/continuous_pool.py --out continuous_pool.png
 """
@@ -21,7 +21,7 @@ FITS = {
     "Gaussian": {"fit": MatchMoments()},
     "paraboloid": {"fit": MatchMoments(alpha=2)},
     "two Gaussians": {"fit": FitMixture(2)},
-    "chosen at test time": {"fit_test": SelectMixture(max_components=4)},
+    "selected at test time": {"fit_test": SelectMixture(max_components=4)},
 }
 
 
@@ -54,8 +54,8 @@ def train(pool: ContinuousAttentionPool, steps: int) -> float:
 def main() -> None:
     """Train the pools and draw the density of each over a grid with two objects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--out", default="continuous_pool.png")
+    parser.add_argument("--steps", type=int, default=100, help="training steps (default 100)")
+    parser.add_argument("--out", default="continuous_pool.png", help="the picture (default continuous_pool.png)")
     options = parser.parse_args()
     torch.manual_seed(0)
     shown, fine = grids(2)[0][1:], (torch.arange(140) + 0.5) / 140

@@ -1,8 +1,8 @@
-"""A non-local block in somebody else's ResNet, which then learns what it could not see before.
+"""A non-local block inserted into a ResNet of transformers, which then solves a task that it could not solve before.
 
-Each picture has two coloured squares, one at the left and one at the right. Are they of the same colour? No position of
-this small ResNet sees both, and the mean over positions that follows cannot compare: it guesses. A non-local block lets
-every position look at all others. Random weights, no download.
+Each picture has two coloured squares, one at the left and one at the right. Do they have the same colour? No position
+of this small ResNet has both in its receptive field, and the mean over positions that follows cannot compare them. A
+non-local block lets every position attend to all others. Random weights, no download.
 
     python examples/nonlocal_resnet.py
 """
@@ -47,8 +47,8 @@ def train(model: ResNetForImageClassification, steps: int) -> float:
 def main() -> None:
     """Train the same small ResNet with and without the block."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--affinity", default="embedded_gaussian")
+    parser.add_argument("--steps", type=int, default=120, help="training steps (default 120)")
+    parser.add_argument("--affinity", default="embedded_gaussian", help="of the block (default embedded_gaussian)")
     options = parser.parse_args()
     config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", num_labels=2)
     for with_block in (False, True):

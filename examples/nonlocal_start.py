@@ -1,9 +1,9 @@
-"""The start of a non-local block matters: looking everywhere it learns where to look, looking at a few places not.
+"""Initialisation of a non-local block matters: from uniform attention it learns where to attend, from peaked not.
 
 Each map has 14 x 14 positions of noise, one of which, anywhere, holds a cue and one of eight labels. The label has to
-be told from the first position alone, which sees the others only through the block. A start as published (standard
-deviation 0.01, no biases, 1/sqrt(width)) gives each of the 196 positions its share of the gradient; with the defaults
-of `nn.Linear` and a scale of 1 a softmax over wide scores has chosen before it has seen anything.
+be predicted from the first position, which sees the others only through the block. The published initialisation
+(standard deviation 0.01, no biases, 1/sqrt(width)) gives each of the 196 positions its share of the gradient; with the
+defaults of `nn.Linear` and a scale of 1 the scores vary so much that softmax attends to a few random positions.
 
     python examples/nonlocal_start.py
 """
@@ -28,12 +28,12 @@ def maps(count: int, marks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def effective(p: Tensor) -> float:
-    """How many positions are looked at, on average: the exponential of the entropy."""
+    """The effective number of positions attended to, on average: the exponential of the entropy."""
     return float(torch.special.entr(p.detach()).sum(-1).exp().mean())
 
 
 def train(block: NonLocal2d, steps: int, seed: int) -> tuple[float, float, float]:
-    """Effective positions at the start and at the end, and accuracy on new maps."""
+    """Effective positions before and after training, and accuracy on new maps."""
     marks = nn.functional.normalize(torch.randn(1 + LABELS, CHANNELS, generator=torch.Generator().manual_seed(9)))
     torch.manual_seed(seed)
     read = nn.Linear(CHANNELS, LABELS)
@@ -53,10 +53,10 @@ def train(block: NonLocal2d, steps: int, seed: int) -> tuple[float, float, float
 
 
 def main() -> None:
-    """Train the same block from both starts."""
+    """Train the same block from both initialisations."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=250)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=250, help="training steps (default 250)")
+    parser.add_argument("--seeds", type=int, default=2, help="number of seeds (default 2)")
     options = parser.parse_args()
     for seed in range(options.seeds):
         for name in ("as published", "wide"):

@@ -10,16 +10,16 @@ from regard import continuous as C
 from regard import entmax, pictures, show, sinkhorn, softmax, sparsemax, tvmax
 
 arguments = argparse.ArgumentParser(description=__doc__)
-arguments.add_argument("--out", type=Path, default=Path("out/pictures"))
+arguments.add_argument("--out", type=Path, default=Path("out/pictures"), help="folder (default out/pictures)")
 out = arguments.parse_args().out
 out.mkdir(parents=True, exist_ok=True)
 torch.manual_seed(0)
 
-# How much each cell of the photograph looks like the cat's eye: brightness and colour, by a radial score.
+# Scores: how similar the colour of each cell of the photograph is to that of the cat's eye.
 image = pictures.read((files("regard") / "assets" / "cat.jpg").read_bytes())
 rows, columns = 14, 21
-look = torch.nn.functional.adaptive_avg_pool2d(image.float() / 255, (rows, columns)).flatten(1).T
-scores = (3 - 60 * (look - look[5 * columns + 7]).square().sum(-1)).clamp_min(-4)
+colours = torch.nn.functional.adaptive_avg_pool2d(image.float() / 255, (rows, columns)).flatten(1).T
+scores = (3 - 60 * (colours - colours[5 * columns + 7]).square().sum(-1)).clamp_min(-4)
 weights, cells = sparsemax(scores), C.grid(rows, columns)
 regions = tvmax(scores.view(rows, columns), 0.1)
 eyes, sparse_eyes = (C.fit_mixture(weights, cells, 2, 20, "random", restarts=8, alpha=a) for a in (1, 2))

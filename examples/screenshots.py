@@ -1,4 +1,4 @@
-"""Screenshots of the page: start `regard explore`, then `python examples/screenshots.py --out docs/pictures`."""
+"""Screenshots of the web page: start `regard explore`, then `python examples/screenshots.py --out docs/pictures`."""
 
 import argparse
 import shutil
@@ -13,25 +13,25 @@ VIEWS = {
 
 
 def main() -> None:
-    """Open each view in a browser and write what it shows."""
+    """Open each view in a browser and write its screenshot."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--address", default="http://127.0.0.1:8000")
-    arguments.add_argument("--out", type=Path, default=Path("out/screenshots"))
-    given = arguments.parse_args()
+    arguments.add_argument("--address", default="http://127.0.0.1:8000", help="of the server (default this machine)")
+    arguments.add_argument("--out", type=Path, default=Path("out/screenshots"), help="folder (default out/screenshots)")
+    options = arguments.parse_args()
     browser = shutil.which("chromium")
     if browser is None:
         sys.exit("there is no chromium here: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
-    given.out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for name, (width, height, scheme, view) in VIEWS.items():
             page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-            page.goto(f"{given.address}/{view}")
+            page.goto(f"{options.address}/{view}")
             page.wait_for_selector("html[data-ready]")
             page.wait_for_load_state("networkidle")
-            page.screenshot(path=given.out / f"{name}.png")
+            page.screenshot(path=options.out / f"{name}.png")
             page.close()
         chromium.close()
 

@@ -1,8 +1,8 @@
-"""Open every page of the built site in a real browser: nothing from elsewhere, nothing missing, every formula drawn.
+"""Open every page of the built site in a browser: no external resources, nothing missing, every formula rendered.
 
 python tools/check_site.py build/site [--shots FOLDER]
 
-It knows nothing of the builder, so that it checks the site of each by the same rules.
+It does not depend on the site generator, so that it checks the site of each by the same rules.
 """
 
 import argparse
@@ -15,35 +15,35 @@ from pathlib import Path
 from typing import Any
 
 WIDTHS = {"wide": 1280, "phone": 390}
-# The cursor is in a field, or, with Zensical, in an element that has a field of its own inside.
+# The focus is in an input field, or, with Zensical, in an element that contains one.
 TYPING = "['INPUT', 'DIV'].includes(document.activeElement.tagName)"
-PATIENCE = 180_000  # milliseconds: a machine may be busy with other things
+TIMEOUT = 180_000  # milliseconds: the machine may be busy
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Files of a folder, without a word."""
+    """Serves the files of a folder, without a log."""
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
-def problems(page: Any, address: str, own: str) -> tuple[list[str], int]:
-    """What is wrong with one page, and how many formulas it has."""
-    found: list[str] = []
+def problems(page: Any, address: str, site: str) -> tuple[list[str], int]:
+    """The problems of one page, and the number of its formulas."""
+    messages: list[str] = []
 
-    def asked(request: Any) -> None:
-        if not request.url.startswith((own, "data:", "blob:")):
-            found.append(f"asks for {request.url}")
+    def on_request(request: Any) -> None:
+        if not request.url.startswith((site, "data:", "blob:")):
+            messages.append(f"asks for {request.url}")
 
-    def answered(response: Any) -> None:
+    def on_response(response: Any) -> None:
         if response.status >= 400:
-            found.append(f"{response.status} for {response.url}")
+            messages.append(f"{response.status} for {response.url}")
 
-    def said(message: Any) -> None:
+    def on_console(message: Any) -> None:
         if message.type == "error":
-            found.append(f"error in the page: {message.text}")
+            messages.append(f"error in the page: {message.text}")
 
-    listeners = {"request": asked, "response": answered, "console": said}
+    listeners = {"request": on_request, "response": on_response, "console": on_console}
     for event, listener in listeners.items():
         page.on(event, listener)
     page.goto(address)
@@ -52,24 +52,24 @@ def problems(page: Any, address: str, own: str) -> tuple[list[str], int]:
     for event, listener in listeners.items():
         page.remove_listener(event, listener)
     if message := page.get_attribute("body", "data-formula-error"):
-        found.append(f"a formula cannot be drawn: {message}")
+        messages.append(f"a formula cannot be drawn: {message}")
     if raw := page.locator(".arithmatex:not(:has(.katex))").count():
-        found.append(f"{raw} formulas were not drawn")
+        messages.append(f"{raw} formulas were not drawn")
     if silent := page.locator("article img:not([alt]), article img[alt='']").count():
-        found.append(f"{silent} pictures without alternative text")
+        messages.append(f"{silent} pictures without alternative text")
     if broken := page.evaluate("[...document.images].filter(i => i.complete && !i.naturalWidth).length"):
-        found.append(f"{broken} pictures cannot be shown")
+        messages.append(f"{broken} pictures cannot be shown")
     if (over := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
-        found.append(f"is {over} pixels wider than the screen")
-    return found, page.locator(".arithmatex .katex").count()
+        messages.append(f"is {over} pixels wider than the screen")
+    return messages, page.locator(".arithmatex .katex").count()
 
 
-def searches(page: Any, own: str) -> list[str]:
-    """Whether the search of the site, which a slash opens, finds the page of a function. It works in a worker."""
+def searches(page: Any, site: str) -> list[str]:
+    """Problems of the site's search, which the key / opens: it must find the page of a function."""
     from playwright.sync_api import TimeoutError
 
-    page.set_default_timeout(PATIENCE)
-    page.goto(f"{own}/index.html")
+    page.set_default_timeout(TIMEOUT)
+    page.goto(f"{site}/index.html")
     page.wait_for_load_state("networkidle")
     page.keyboard.press("/")
     page.wait_for_function(TYPING)
@@ -82,43 +82,43 @@ def searches(page: Any, own: str) -> list[str]:
 
 
 def main() -> None:
-    """Check all pages, and say how many there were."""
+    """Check all pages, and print their number and their problems."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("site", type=Path)
-    arguments.add_argument("--shots", type=Path, help="also write a picture of each page here")
-    given = arguments.parse_args()
-    pages = sorted(p.relative_to(given.site) for p in given.site.rglob("*.html") if p.name != "404.html")
+    arguments.add_argument("site", type=Path, help="folder of the built site")
+    arguments.add_argument("--shots", type=Path, help="folder for a screenshot of each page (default none)")
+    options = arguments.parse_args()
+    pages = sorted(p.relative_to(options.site) for p in options.site.rglob("*.html") if p.name != "404.html")
     if not pages:
-        sys.exit(f"{given.site} holds no pages. Build them: make docs")
+        sys.exit(f"{options.site} holds no pages. Build them: make docs")
     if (browser := shutil.which("chromium")) is None:
         sys.exit("there is no chromium here: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=given.site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=options.site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    own, wrong, formulas = f"http://127.0.0.1:{server.server_port}", 0, 0
+    address, count, formulas = f"http://127.0.0.1:{server.server_port}", 0, 0
     with sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for kind, width in WIDTHS.items():
             page = chromium.new_page(viewport={"width": width, "height": 900})
-            page.set_default_timeout(PATIENCE)
+            page.set_default_timeout(TIMEOUT)
             for name in pages:
-                found, drawn = problems(page, f"{own}/{name}", own)
+                messages, drawn = problems(page, f"{address}/{name}", address)
                 formulas += drawn if kind == "wide" else 0
-                wrong += len(found)
-                for problem in found:
+                count += len(messages)
+                for problem in messages:
                     print(f"{name} ({kind}): {problem}")
-                if given.shots:
-                    given.shots.mkdir(parents=True, exist_ok=True)
-                    page.screenshot(path=given.shots / f"{str(name).replace('/', '-')}.{kind}.png")
+                if options.shots:
+                    options.shots.mkdir(parents=True, exist_ok=True)
+                    page.screenshot(path=options.shots / f"{str(name).replace('/', '-')}.{kind}.png")
             page.close()
         page = chromium.new_page()
-        for problem in searches(page, own):
-            wrong += 1
+        for problem in searches(page, address):
+            count += 1
             print(problem)
         chromium.close()
-    print(f"{len(pages)} pages in {len(WIDTHS)} widths, {formulas} formulas, {wrong} problems")
-    sys.exit(wrong > 0)
+    print(f"{len(pages)} pages in {len(WIDTHS)} widths, {formulas} formulas, {count} problems")
+    sys.exit(count > 0)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ def as_markdown(text: str) -> str:
     """
     text = ARGUMENTS.sub(lambda paragraph: ARGUMENT.sub("- ", paragraph.group()), text)
     text = EXAMPLE.sub(lambda example: f"```pycon\n{example.group().rstrip()}\n```", text)
-    # A product in angle brackets would be read as a tag of HTML, and vanish.
+    # An inner product <s, p> would be parsed as an HTML tag and disappear.
     text = "".join(part if part.startswith("`") else TAG.sub("&lt;", part) for part in CODE.split(text))
     return text.replace("docs/math.md", "[equations](../math.md)")
 
 
 class DoctestBlocks(griffe.Extension):
-    """Rewrites the docstring of everything that is loaded."""
+    """Converts the docstring of every object that griffe loads."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called by griffe for each object."""

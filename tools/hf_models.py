@@ -1,8 +1,8 @@
 """Try regard's attentions in every architecture of the installed transformers, and write docs/hf-models.md.
 
 python -m tools.hf_models                  # all of them: some minutes
-python -m tools.hf_models --check          # the same, but only say whether the page is still true
-python -m tools.hf_models bert llama       # these, in detail, and no page
+python -m tools.hf_models --check          # the same, but only compare with the page
+python -m tools.hf_models bert llama       # these, with details, without writing the page
 """
 
 import argparse
@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "hf-models.md"
 HEAD = """# Models of Hugging Face
 
 What `attn_implementation="regard_..."` does in every architecture of transformers {version}: {count} types of models,
-of which {built} were built as tiny models with random weights. `python -m tools.hf_models` has written this page;
+of which {built} were built as tiny models with random weights. `python -m tools.hf_models` wrote this page;
 `make hf-models` repeats the run and compares.
 
 In each of these models
@@ -28,11 +28,11 @@ In each of these models
 - the last token changes no earlier output, and a padded token no other output, unless it does with eager attention too;
 - `output_attentions=True` returns weights wherever eager attention returns them;
 - `regard_sparsemax` sets weights to zero that softmax does not; `learn_alpha` finds every attention that calls regard;
-- attentions that do not call regard are named by a warning when the model is made.
+- attentions that do not call regard are named by a warning when the model is created.
 
 Eager attention itself misreads a mask in two families: `grounding-dino` adds a boolean one to its scores, and
-`nemotron_asr_streaming` takes a float one for a boolean one. There sdpa attention is compared with. `bark` has no
-forward pass, it only generates: the first of its parts, `BarkSemanticModel`, stands for it.
+`nemotron_asr_streaming` takes a float one for a boolean one. There the comparison is with sdpa attention. `bark` has no
+forward pass, it only generates: the first of its parts, `BarkSemanticModel`, is tested instead.
 
 Types are named as in `config.model_type`. Many are parts of others: `clip_vision_model` is the vision part of `clip`.
 """
@@ -41,25 +41,27 @@ SECTIONS = {
     "works": ("Works", "All attention of these calls regard."),
     "works in part": (
         "Works in part",
-        "Some attention of these calls regard. What stands beside a name has code of its own, and stays as it is.",
+        "Some attention of these calls regard. The classes in the first column have hard-coded attention, which does "
+        "not change.",
     ),
     "not reached": (
         "Not reached",
-        "These compute attention by code of their own, whatever `attn_implementation` says: they give the numbers of "
-        "eager attention, and warn.",
+        "These have hard-coded attention and ignore `attn_implementation`: their outputs are those of "
+        "eager attention, and they warn.",
     ),
-    "refused": ("Refused", "These stop with an error that says what to do instead."),
+    "refused": ("Refused", "These raise an error that says what to do instead."),
     "no call": ("Without attention", "Nothing to change: they warn after the first forward pass."),
     "not built": (
         "Not tried",
-        "No tiny model was built of these: they need packages that are not here, are no model of their own, or need "
-        "sizes and inputs that nobody has written down yet. `regard.hf.check(model)` says what calls regard in them.",
+        "No tiny model of these was built: they need packages that were not installed, are not models by themselves, "
+        "or need sizes and inputs that are not written yet. `regard.hf.check(model)` says which of their modules call "
+        "regard.",
     ),
 }
 
 
 def try_one(model_type: str) -> dict:
-    """A verdict; with a second one as a decoder, where a model can be one."""
+    """The verdict on a model; includes a trial as a decoder where the model can be one."""
     import torch
     import transformers
 
@@ -72,41 +74,41 @@ def try_one(model_type: str) -> dict:
     torch.set_num_threads(1)
     regard.hf.register()
     try:
-        found = try_model(model_type)
+        trial = try_model(model_type)
         if (
-            found.causal == "seen"
-            and re.search("CausalLM|LMHead", found.model)
+            trial.causal == "seen"
+            and re.search("CausalLM|LMHead", trial.model)
             and "is_decoder" in dir(tiny(model_type))
         ):
             decoder = try_model(model_type, is_decoder=True)
-            found.wrong += decoder.wrong
-            if decoder.verdict != found.verdict or decoder.causal != "unseen":
-                found.wrong.append(f"as a decoder: {decoder.verdict}, the last token is {decoder.causal}")
+            trial.wrong += decoder.wrong
+            if decoder.verdict != trial.verdict or decoder.causal != "unseen":
+                trial.wrong.append(f"as a decoder: {decoder.verdict}, the last token is {decoder.causal}")
     except Exception as error:
-        found = Verdict(model_type, verdict="crashed", wrong=[f"{type(error).__name__}: {error}"])
-    return found.as_dict()
+        trial = Verdict(model_type, verdict="crashed", wrong=[f"{type(error).__name__}: {error}"])
+    return trial.as_dict()
 
 
-def line(found: dict) -> str:
-    """What the page says of a model besides its name."""
-    if found["verdict"] == "refused":
-        return found["reason"].split(": got")[0]
-    if found["verdict"] == "not built":
-        kind = found["reason"].split(":")[0]
+def line(trial: dict) -> str:
+    """The first column of a model's row on the page."""
+    if trial["verdict"] == "refused":
+        return trial["reason"].split(": got")[0]
+    if trial["verdict"] == "not built":
+        kind = trial["reason"].split(":")[0]
         return {"ImportError": "needs another package", "LookupError": "part of another model"}.get(kind, "")
-    return ", ".join(found["missed"])
+    return ", ".join(trial["missed"])
 
 
 def write(verdicts: list[dict], version: str) -> str:
     """The page."""
-    built = sum(found["verdict"] != "not built" for found in verdicts)
+    built = sum(trial["verdict"] != "not built" for trial in verdicts)
     parts = [HEAD.format(version=version, count=len(verdicts), built=built)]
     for verdict, (title, words) in SECTIONS.items():
-        inside = [found for found in verdicts if found["verdict"] == verdict]
+        inside = [trial for trial in verdicts if trial["verdict"] == verdict]
         parts.append(f"\n## {title}: {len(inside)}\n\n{words}\n\n")
         groups: dict[str, list[str]] = {}
-        for found in inside:
-            groups.setdefault(line(found), []).append(f"`{found['type']}`")
+        for trial in inside:
+            groups.setdefault(line(trial), []).append(f"`{trial['type']}`")
         if set(groups) == {""}:
             parts.append(", ".join(groups[""]) + "\n")
         else:
@@ -124,16 +126,16 @@ def code(verdict: str, words: str) -> str:
 
 
 def read(page: str) -> dict[str, str]:
-    """Every type that the page names, and its verdict."""
+    """The verdict of every type on the page."""
     verdicts = {title: verdict for verdict, (title, _) in SECTIONS.items()}
-    found = {}
+    verdict_of = {}
     for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         verdict = verdicts[section.split(":")[0]]
         for row in section.splitlines()[2:]:
             cells = row.split(" | ")
             if row.startswith(("`", "| ")) and "|---" not in row:
-                found.update(dict.fromkeys(re.findall(r"`([^`]+)`", cells[-1]), verdict))
-    return found
+                verdict_of.update(dict.fromkeys(re.findall(r"`([^`]+)`", cells[-1]), verdict))
+    return verdict_of
 
 
 def try_all(names: Iterable[str], jobs: int) -> list[dict]:
@@ -145,9 +147,9 @@ def try_all(names: Iterable[str], jobs: int) -> list[dict]:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="types of models; all of them if none is named")
-    parser.add_argument("--check", action="store_true", help="write nothing, compare with the page")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("names", nargs="*", help="types of models (default all)")
+    parser.add_argument("--check", action="store_true", help="compare with the page and write nothing")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes (default 2)")
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
@@ -155,16 +157,16 @@ def main() -> int:
     from tools.hf_zoo.models import architectures
 
     verdicts = try_all(options.names or architectures(), options.jobs)
-    wrong = [found for found in verdicts if found["wrong"]]
-    for found in verdicts if options.names else wrong:
-        print(*(f"{name}={value}" for name, value in found.items() if value not in ("", [])))
+    wrong = [trial for trial in verdicts if trial["wrong"]]
+    for trial in verdicts if options.names else wrong:
+        print(*(f"{name}={value}" for name, value in trial.items() if value not in ("", [])))
     if not options.names:
         page = write(verdicts, transformers.__version__)
         if not options.check:
             PAGE.write_text(page)
         elif read(page) != read(PAGE.read_text()):
             changed = sorted(set(read(page).items()) ^ set(read(PAGE.read_text()).items()))
-            print(f"{PAGE} says otherwise; python -m tools.hf_models writes it anew:", *changed[:20])
+            print(f"{PAGE} differs; python -m tools.hf_models writes it again:", *changed[:20])
             return 1
     print(f"{len(verdicts)} types of models, {len(wrong)} wrong")
     return 1 if wrong else 0

@@ -1,9 +1,9 @@
-"""Write what `make demo` installs, each package at one version with the hashes of its wheels: `make lock`.
+"""Pin what `make demo` installs, each package to one version with the hashes of its wheels: `make lock`.
 
 python tools/lock.py        # writes requirements/demo.txt, torch.txt, cuda.txt
 
-pip chooses the versions under constraints.txt. The index that pip is set up with gives the hashes of every wheel of
-these versions, so that the files serve on any platform, and what the packages ask for on other platforms than this one.
+pip resolves the versions under constraints.txt. The index that pip is configured with gives the hashes of every wheel
+of these versions, so that the files work on any platform, and the requirements of packages on other platforms.
 """
 
 import io
@@ -64,13 +64,13 @@ class Links(HTMLParser):
     """The addresses on a page of the index."""
 
     def __init__(self) -> None:
-        """None so far."""
+        """Start with none."""
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Called by the parser."""
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+        self.addresses += [value for name, value in attrs if tag == "a" and name == "href" and value]
 
 
 def usable(name: str) -> bool:
@@ -94,12 +94,12 @@ def usable(name: str) -> bool:
 
 @cache
 def index() -> str:
-    """The index that pip asks: as it is set up, or its own default."""
-    asked = subprocess.run(
+    """The address of the index that pip is configured with, or of its default."""
+    configured = subprocess.run(
         [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True
     )
-    if asked.returncode == 0:
-        return asked.stdout.strip()
+    if configured.returncode == 0:
+        return configured.stdout.strip()
     from pip._internal.models.index import PyPI
 
     return PyPI.simple_url
@@ -107,47 +107,48 @@ def index() -> str:
 
 @cache
 def wheels(name: str) -> list[Wheel]:
-    """All wheels of a package that the index has."""
+    """All usable wheels of a package on the index."""
     page = f"{index().rstrip('/')}/{name}/"
     links = Links()
     with urllib.request.urlopen(page) as answer:
         links.feed(answer.read().decode())
-    found = []
-    for link in links.found:
+    usable_wheels = []
+    for link in links.addresses:
         address, fragment = urldefrag(urljoin(page, link))
         file = unquote(urlsplit(address).path.rsplit("/", 1)[1])
         if file.endswith(".whl") and usable(file):
-            found.append(Wheel(address, parse_wheel_filename(file)[1], fragment.removeprefix("sha256=")))
-    return found
+            version = parse_wheel_filename(file)[1]
+            usable_wheels.append(Wheel(address, version, fragment.removeprefix("sha256=")))
+    return usable_wheels
 
 
 @cache
-def asked_by(name: str, version: Version) -> list[Requirement]:
-    """What a version of a package requires, by the metadata of a wheel that the index has."""
+def requirements_of(name: str, version: Version) -> list[Requirement]:
+    """The requirements of a version of a package, from the metadata of one of its wheels."""
     files = [w for w in wheels(name) if w.version == version]
     chosen = min(files, key=lambda w: ("manylinux" not in w.address or "x86_64" not in w.address, w.address))
     try:
         with urllib.request.urlopen(f"{chosen.address}.metadata") as answer:
             text = answer.read().decode()
-    except urllib.error.HTTPError:  # an index need not offer it; then it is in the wheel
+    except urllib.error.HTTPError:  # an index need not serve it separately; the wheel contains it
         with urllib.request.urlopen(chosen.address) as answer, zipfile.ZipFile(io.BytesIO(answer.read())) as wheel:
             text = wheel.read(next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))).decode()
     return [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)]
 
 
-def wanted(extras: tuple[str, ...]) -> Iterator[Requirement]:
-    """What regard itself requires, its own extras replaced by what they hold."""
+def own_requirements(extras: tuple[str, ...]) -> Iterator[Requirement]:
+    """The requirements of regard with these extras, extras of extras resolved."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
     for requirement in map(Requirement, lines):
         if requirement.name == project["name"]:
-            yield from wanted(tuple(requirement.extras))
+            yield from own_requirements(tuple(requirement.extras))
         else:
             yield requirement
 
 
 def holds(requirement: Requirement, extra: str) -> frozenset[int]:
-    """The places where a requirement is to be met."""
+    """The indices of the platforms (PLACES) on which a requirement applies."""
     if requirement.marker is None:
         return EVERYWHERE
     marker = requirement.marker
@@ -157,14 +158,14 @@ def holds(requirement: Requirement, extra: str) -> frozenset[int]:
 def closure(
     versions: dict[str, Version], known: dict[str, list[Requirement]], *, cuda: bool
 ) -> dict[str, frozenset[int]]:
-    """Every package that is needed, and where. Without `cuda`, torch is a build that brings no CUDA packages.
+    """Every package that is needed, and on which platforms. Without `cuda`, torch is a build without CUDA packages.
 
-    A package that pip has not chosen here, because another platform needs it, gets the newest version that fits.
+    A package that only another platform needs, so that pip has not chosen it here, gets the newest version that fits.
     """
     places: dict[tuple[str, str], frozenset[int]] = defaultdict(frozenset)  # by name and extra
-    waiting = [(requirement, EVERYWHERE) for requirement in wanted(EXTRAS)]
+    waiting = [(requirement, EVERYWHERE) for requirement in own_requirements(EXTRAS)]
     while waiting:
-        # What names one version goes before what leaves the choice.
+        # Requirements that pin a version come first.
         waiting.sort(key=lambda item: "==" not in str(item[0].specifier))
         requirement, where = waiting.pop(0)
         name = canonicalize_name(requirement.name)
@@ -177,7 +178,7 @@ def closure(
             if where <= places[name, extra]:
                 continue
             places[name, extra] |= where
-            for needed in known[name] if name in known else asked_by(name, versions[name]):
+            for needed in known[name] if name in known else requirements_of(name, versions[name]):
                 of_cuda = name == "torch" and "platform_system" in str(needed.marker)
                 if (there := holds(needed, extra) & where) and (cuda or not of_cuda):
                     waiting.append((needed, there))
@@ -189,7 +190,7 @@ def closure(
 
 @dataclass(frozen=True)
 class Chosen:
-    """What pip would install here of a package."""
+    """The version of a package that pip would install here."""
 
     version: Version
     sha256: str
@@ -197,7 +198,7 @@ class Chosen:
 
 
 def chosen_by_pip() -> dict[str, Chosen]:
-    """By name, what pip would install in an empty environment."""
+    """By name, the packages that pip would install in an empty environment."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report)]
@@ -216,7 +217,7 @@ def chosen_by_pip() -> dict[str, Chosen]:
 
 
 def entry(name: str, version: Version, where: frozenset[int], here: str | None) -> str:
-    """The lines of one package; `here` is the hash of a build that the index does not have (torch for CPUs alone)."""
+    """The lines of one package; `here` is the hash of a build that is not on the index (the CPU-only torch)."""
     hashes = {w.sha256 for w in wheels(name) if w.version == version} | ({here} if here else set())
     systems = sorted({PLACES[i]["platform_system"] for i in where})
     marker = "" if where == EVERYWHERE else " ; " + " or ".join(f'platform_system == "{system}"' for system in systems)
@@ -226,9 +227,9 @@ def entry(name: str, version: Version, where: frozenset[int], here: str | None) 
 
 
 def main() -> None:
-    """Ask pip and the index, and write both files."""
+    """Query pip and the index, and write the three files."""
     chosen = chosen_by_pip()
-    # A build for this kind of machine alone, like torch 2.13.0+cpu: the others are on the index, and require more.
+    # Local builds, such as torch 2.13.0+cpu; the builds on the index have more requirements.
     builds = {name: here.sha256 for name, here in chosen.items() if here.version.local}
     versions = {name: Version(here.version.public) for name, here in chosen.items()}
     known = {name: here.requires for name, here in chosen.items() if name not in builds}

@@ -1,10 +1,10 @@
-"""Run the core's tests as they would run on other machines: other instruction sets, one and two threads, no kernels.
+"""Run the core's tests as on other machines: other instruction sets, one and two threads, without native kernels.
 
-python tools/machines.py            # every setting that this processor can show, two at a time
-python tools/machines.py --list     # which those are, and what this processor cannot show
+python tools/machines.py            # every setting that this processor supports, two at a time
+python tools/machines.py --list     # list them, and those that it does not support
 
 A setting is an instruction set for torch (ATEN_CPU_CAPABILITY), a variant of the native kernels (REGARD_NATIVE) and a
-number of threads. Tests marked `once` are left out: they compile, train or measure memory, and say the same everywhere.
+number of threads. Tests marked `once` are skipped: they compile, train or measure memory, and do not depend on these.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = "@tests/core.txt"  # one path a line
+CORE = "@tests/core.txt"  # one path per line
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What one run pretends to be."""
+    """The environment of one run."""
 
     torch: str
     kernels: str
@@ -31,7 +31,7 @@ class Setting:
         return f"torch {self.torch}, kernels {self.kernels}, {self.threads} thread{'s' * (self.threads > 1)}"
 
 
-#: Each value of each of the three at least once; the ordinary run adds the machine's best with one thread.
+#: Each value of each of the three at least once; the ordinary run adds the widest instructions with one thread.
 SETTINGS = [
     Setting("default", "baseline", 1),
     Setting("avx2", "avx2", 2),
@@ -40,19 +40,19 @@ SETTINGS = [
 ]
 
 
-def shown() -> tuple[list[Setting], list[str]]:
-    """The settings that this machine can run, and a line on each that it cannot."""
+def supported() -> tuple[list[Setting], list[str]]:
+    """The settings that this machine supports, and a line about each other one."""
     import torch
 
     from regard import native
 
     best = torch.backends.cpu.get_cpu_capability().lower()
     known = ["default", "avx2", "avx512"]
-    can = known[: known.index(best) + 1] if best in known else ["default"]
+    capabilities = known[: known.index(best) + 1] if best in known else ["default"]
     kernels = ("0", *native.variants())
     run, lines = [], []
     for setting in SETTINGS:
-        if setting.torch not in can:
+        if setting.torch not in capabilities:
             lines.append(f"not shown here: {setting}; torch finds {best} on this processor")
         elif setting.kernels not in kernels:
             lines.append(f"not shown here: {setting}; kernels here: {', '.join(kernels[1:]) or 'not built'}")
@@ -61,8 +61,8 @@ def shown() -> tuple[list[Setting], list[str]]:
     return run, lines
 
 
-def test(setting: Setting, more: list[str]) -> tuple[bool, str]:
-    """Run the core's tests in a process of its own; whether they passed, and what was printed."""
+def test(setting: Setting, pytest_arguments: list[str]) -> tuple[bool, str]:
+    """Run the core's tests in a separate process; whether they passed, and their output."""
     environment = os.environ | {
         "ATEN_CPU_CAPABILITY": setting.torch,
         "REGARD_NATIVE": setting.kernels,
@@ -70,25 +70,27 @@ def test(setting: Setting, more: list[str]) -> tuple[bool, str]:
         "REGARD_TEST_PROFILE": "machines",  # fewer random examples
         "OMP_WAIT_POLICY": "PASSIVE",  # two runs share the cores: a thread that waits must not spin
     }
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not once", CORE, *more]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not once", CORE, *pytest_arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     return done.returncode == 0, done.stdout + done.stderr
 
 
 def main() -> None:
-    """Run all settings, two at a time, and say how each went."""
+    """Run all settings, two at a time, and print the result of each."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--list", action="store_true", help="only say which settings would run")
-    given, more = arguments.parse_known_args()
-    settings, lines = shown()
-    if given.list:
+    arguments.add_argument("--list", action="store_true", help="only list the settings; other arguments go to pytest")
+    options, pytest_arguments = arguments.parse_known_args()
+    settings, lines = supported()
+    if options.list:
         print(*settings, *lines, sep="\n")
         return
     failed = 0
     with ThreadPoolExecutor(2) as pool:
-        for setting, (passed, said) in zip(settings, pool.map(lambda s: test(s, more), settings), strict=True):
-            last = said.strip().splitlines()[-1] if said.strip() else "nothing printed"
-            print(f"{setting}: {last}" if passed else f"{said}\n{setting}: FAILED", flush=True)
+        for setting, (passed, output) in zip(
+            settings, pool.map(lambda s: test(s, pytest_arguments), settings), strict=True
+        ):
+            last = output.strip().splitlines()[-1] if output.strip() else "nothing printed"
+            print(f"{setting}: {last}" if passed else f"{output}\n{setting}: FAILED", flush=True)
             failed += not passed
     print(*lines, sep="\n", end="\n" if lines else "")
     if failed:

@@ -1,7 +1,7 @@
-"""Run notebooks from top to bottom, each in a fresh kernel and an empty folder, and say how long it took.
+"""Run notebooks from top to bottom, each in a fresh kernel and an empty folder, and print the time of each.
 
 python tools/notebooks.py docs/tutorials/*.ipynb            # check them
-python tools/notebooks.py docs/tutorials/*.ipynb --write    # and keep what they print and draw
+python tools/notebooks.py docs/tutorials/*.ipynb --write    # and store their outputs
 """
 
 import argparse
@@ -21,34 +21,34 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from PIL import Image
 
-SECONDS = 120  # what a reader is told
+SECONDS = 120  # the limit that the documentation states
 LARGEST = 400_000  # bytes of a notebook with its pictures
 KEPT = ("image/png", "text/plain")
 
 
 def smaller(png: str) -> str:
-    """A picture, in base64, with a palette: a third of the bytes."""
-    written = io.BytesIO()
-    Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").quantize(96).save(written, "png", optimize=True)
-    return base64.b64encode(written.getvalue()).decode()
+    """A PNG, in base64, converted to a palette: a third of the size."""
+    palette = io.BytesIO()
+    Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").quantize(96).save(palette, "png", optimize=True)
+    return base64.b64encode(palette.getvalue()).decode()
 
 
 def tidy(notebook: Any) -> None:
-    """Keep text and pictures; neither counts, times nor what is meant for other programs."""
+    """Keep text and pictures of the outputs; remove execution counts, times and other metadata."""
     for cell in notebook.cells:
         cell.metadata = {name: value for name, value in cell.metadata.items() if name == "alt"}
         if cell.cell_type != "code":
             continue
         cell.execution_count = None
-        kept: list[Any] = []
+        outputs: list[Any] = []
         for output in cell.outputs:
             if output.output_type != "stream":
-                kept.append(output)
-            elif output.name == "stdout" and kept and kept[-1].output_type == "stream":
-                kept[-1].text += output.text  # it arrives in pieces
+                outputs.append(output)
+            elif output.name == "stdout" and outputs and outputs[-1].output_type == "stream":
+                outputs[-1].text += output.text  # it arrives in pieces
             elif output.name == "stdout":
-                kept.append(output)
-        cell.outputs = kept
+                outputs.append(output)
+        cell.outputs = outputs
         for output in cell.outputs:
             if "data" in output:
                 output.data = {kind: output.data[kind] for kind in KEPT if kind in output.data}
@@ -60,31 +60,31 @@ def tidy(notebook: Any) -> None:
 
 
 def run(path: Path) -> tuple[Any, float]:
-    """The notebook with its outputs, and the seconds it took."""
+    """The notebook with its outputs, and the smaller of wall time and CPU time in seconds."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        began, worked = time.perf_counter(), _worked()
-        where = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=600, resources=where, extra_arguments=["--log-level=ERROR"]).execute()
-        # A machine that is busy with other things counts only what the notebook itself has worked.
-        return notebook, min(time.perf_counter() - began, _worked() - worked)
+        began, cpu_seconds = time.perf_counter(), _cpu_seconds()
+        resources = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=600, resources=resources, extra_arguments=["--log-level=ERROR"]).execute()
+        # On a busy machine the CPU time of the notebook counts.
+        return notebook, min(time.perf_counter() - began, _cpu_seconds() - cpu_seconds)
 
 
-def _worked() -> float:
-    """Seconds of a processor that ended child processes have used."""
+def _cpu_seconds() -> float:
+    """CPU time of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
-    """Run all; the status says whether all went well and in time."""
+    """Run all; exit status 1 if one fails, takes too long or is too large."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("notebooks", nargs="+", type=Path)
-    arguments.add_argument("--write", action="store_true", help="keep the outputs in the files")
-    given = arguments.parse_args()
+    arguments.add_argument("notebooks", nargs="+", type=Path, help="files")
+    arguments.add_argument("--write", action="store_true", help="store the outputs in the files")
+    options = arguments.parse_args()
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     wrong = 0
-    for path in given.notebooks:
+    for path in options.notebooks:
         try:
             notebook, seconds = run(path)
         except CellExecutionError as error:
@@ -92,7 +92,7 @@ def main() -> None:
             print(re.sub(r"\x1b\[[\d;]*m", "", f"{path.name}: {error}"))
             continue
         verdict = "" if seconds <= SECONDS else f", more than {SECONDS} s"
-        if given.write:
+        if options.write:
             tidy(notebook)
             nbformat.write(notebook, path)
         if path.stat().st_size > LARGEST:

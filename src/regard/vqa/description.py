@@ -41,18 +41,18 @@ class FeatureDescription:
         return cls(name, fingerprint(backbone), stages, backbone.preparation.size)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> FeatureDescription:
+    def from_json(cls, written: Mapping[str, Any]) -> FeatureDescription:
         """The inverse of `to_json`; reads the earlier form too, a "name" and a "fingerprint" that may end in "-stages".
 
         >>> FeatureDescription.from_json({"name": "out/backbone", "fingerprint": "0123456789abcdef-stages"})
         FeatureDescription(name='out/backbone', weights='0123456789abcdef', stages=True, size=None)
         """
-        if "fingerprint" in content:
-            weights, _, suffix = str(content["fingerprint"]).partition("-")
-            return cls(str(content["name"]), weights, suffix == "stages", None)
-        size = content["size"]
+        if "fingerprint" in written:
+            weights, _, suffix = str(written["fingerprint"]).partition("-")
+            return cls(str(written["name"]), weights, suffix == "stages", None)
+        size = written["size"]
         return cls(
-            str(content["name"]), str(content["weights"]), bool(content["stages"]), None if size is None else int(size)
+            str(written["name"]), str(written["weights"]), bool(written["stages"]), None if size is None else int(size)
         )
 
     def to_json(self) -> dict[str, Any]:

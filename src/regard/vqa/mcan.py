@@ -53,6 +53,7 @@ class MCAN(Pretrained, nn.Module):
     `feature_mean` and `feature_scale` standardise the features, channel by channel, or, if `settings.whiten`, all
     channels at once; `standardise` sets them.
 
+    >>> from regard.vqa.settings import small
     >>> model = MCAN(small(), vocabulary=50, answers=7, cells=(4, 4), features=32)
     >>> scores, looked = model(torch.randn(2, 4, 4, 32), torch.randint(1, 50, (2, 14)))
     >>> scores.shape, looked.weights.shape

@@ -101,7 +101,7 @@ class Results:
 def _tables_of(kinds: Mapping[str, Mapping[str, Any]], attention: str) -> str:
     """Two tables, accuracy and quality, the model's `attention` first."""
     ordered = sorted(kinds, key=lambda kind: kind != attention)
-    labels = {kind: f"**{kind}** (its attention)" if kind == attention else kind for kind in ordered}
+    labels = {kind: f"**{kind}** (its own)" if kind == attention else kind for kind in ordered}
     types = list(dict.fromkeys(t for kind in ordered for t in kinds[kind]["by_answer_type"]))
     rows = [
         [
