@@ -43,11 +43,11 @@ PRETRAINING = words(
 FLAGS = {
     "pretrain": ["out", "preset", *RUNNING, *VIEWS, *PRETRAINING],
     "train": [
-        *("attention", "end-to-end", "features", "out", "patience", "preset", "seed", "size", "split", "validation"),
-        *(*RUNNING, *MODEL, *TRAINING),
+        *("attention", "end-to-end", "features", "out", "patience", "pictures", "preset", "seed", "size", "split"),
+        *("validation", *RUNNING, *MODEL, *TRAINING),
     ],
     "compare": [
-        *("attention", "features", "out", "preset", "seeds", "test", "unseen", "workers"),
+        *("attention", "features", "out", "pictures", "preset", "seeds", "test", "unseen", "workers"),
         *("accelerator", "checkpoint-every", "log-every", "precision"),
         *(*MODEL, *TRAINING),
     ],

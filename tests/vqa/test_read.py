@@ -107,7 +107,11 @@ def test_jsonl_and_csv(tmp_path):
     [
         ("a.jsonl", "{", "a.jsonl, line 1 is not JSON"),
         ("a.jsonl", "3", "line 1 is not a record"),
-        ("a.csv", "file,question\n", "no columns picture and question"),
+        (
+            "a.csv",
+            "Bild;question\n",
+            "no column for the picture; its columns are: Bild, question. Name one of them picture",
+        ),
         ("v2_x_train_questions.json", "{", "cannot be read as JSON"),
         ("v2_x_train_questions.json", "{}", 'no list "questions"'),
         ("else.txt", "", "no file"),

@@ -36,6 +36,7 @@ def compare(
     changes: dict[str, Any],
     running: dict[str, Any],
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, or a file with a column split."),
+    pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
     features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
     out: Path = typer.Option(Path("out/compare"), help="The folder of the runs; rerun to resume, or to add seeds."),
     attention: list[str] = typer.Option(
@@ -74,7 +75,7 @@ def compare(
             raise Problem(str(error)) from error
     if unseen:
         try:
-            read_questions(data, unseen)
+            read_questions(data, unseen, pictures)
         except NoSplit:
             unseen = None
     settings = applied(preset_training(preset), changes)
@@ -98,6 +99,7 @@ def compare(
         test=test,
         unseen=unseen,
         progress=progress,
+        pictures=pictures,
     )
     typer.echo("", err=True)
     typer.echo(result.tables())

@@ -22,6 +22,7 @@ def evaluate(
     test: Path = typer.Option(
         None, help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)"
     ),
+    pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
     out: Path = typer.Option(
         None, help="Where to write the numbers: for a backbone a JSON file, else a folder. (default: nowhere)"
     ),
@@ -42,10 +43,12 @@ def evaluate(
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
     if kind not in EVALUATIONS:
         raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of {', '.join(sorted(EVALUATIONS))}.")
-    EVALUATIONS[kind](model, data, test, out)
+    if pictures is not None and kind != "vqa":
+        raise Problem("--pictures is for questions; the pictures of a backbone are DATA itself.")
+    EVALUATIONS[kind](model, data, test, out, pictures)
 
 
-def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
+def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None, _: Path | None) -> None:
     """k-NN and linear probe."""
     from regard._files import replacing
     from regard.backbones import load_backbone
@@ -67,7 +70,7 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
         typer.echo(f"Numbers: {out}")
 
 
-def _of_questions(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
+def _of_questions(model: Path, data: Path | None, test: Path | None, out: Path | None, pictures: Path | None) -> None:
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
     from regard.vqa.evaluate_run import evaluate_run
@@ -75,7 +78,7 @@ def _of_questions(model: Path, data: Path | None, test: Path | None, out: Path |
     questions = test or data
     if questions is None:
         raise Problem("this model answers questions: say which. Example: regard evaluate out/vqa out/scenes")
-    typer.echo(evaluate_run(model, questions, out=out))
+    typer.echo(evaluate_run(model, questions, out=out, pictures=pictures))
     if out is not None:
         typer.echo(f"Numbers and answers: {out}")
 

@@ -30,6 +30,7 @@ def train(
     changes: dict[str, Any],
     running: dict[str, Any],
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
+    pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
     features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
     end_to_end: str | None = typer.Option(
         None, help="A backbone to train too, on the pictures, instead of --features. (default: none)"
@@ -52,7 +53,7 @@ def train(
     data lower `--above`: rarer answers are not learned.
 
         regard train out/scenes --features out/features --preset small --attention continuous-softmax
-        regard train mine.jsonl --preset small --above 1 --out out/mine
+        regard train mine.csv --pictures photos/ --preset small --above 1 --out out/mine
         regard train vqa/ --validation val --patience 2 --attention mixture-4-sparse
     """
     only_first_speaks()
@@ -67,9 +68,9 @@ def train(
 
     settings = applied(preset_training(preset), changes)
     run_options = applied(Running(), running)
-    records = read_questions(data, split)
+    records = read_questions(data, split, pictures)
     check_answers(records, data, "training")
-    held_out = read_questions(data, validation) if validation else None
+    held_out = read_questions(data, validation, pictures) if validation else None
     if held_out is not None:
         check_answers(held_out, data, "validation")
     store: FeatureStore | PixelStore

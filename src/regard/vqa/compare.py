@@ -113,6 +113,7 @@ def compare_kinds(
     test: str = "test",
     unseen: str | None = "pairs",
     progress: Callable[[float], None] | None = None,
+    pictures: Path | None = None,
 ) -> Comparison:
     """Train every kind with every seed, evaluate each on `test`, and write `results.json`; rerun to resume.
 
@@ -129,9 +130,10 @@ def compare_kinds(
     `test`: the split to evaluate on; default "test".
     `unseen`: the split of the column "unseen pairs"; default "pairs"; None for no such column.
     `progress`: called with the share that is trained; default None.
+    `pictures`: the folder of the pictures; default None, beside the questions.
     """
     for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
-        check_answers(read_questions(data, split), data, "a comparison")
+        check_answers(read_questions(data, split, pictures), data, "a comparison")
     folder = ComparisonFolder(out)
     jobs = [
         Job(
@@ -140,6 +142,7 @@ def compare_kinds(
             features,
             replace(settings, seed=seed, model=replace(settings.model, attention=kind)),
             running or Running(progress=False),
+            pictures,
         )
         for seed in range(seeds)
         for kind in map(str, map(parse, kinds))
@@ -150,7 +153,7 @@ def compare_kinds(
     ):
         for name, summary, unseen_summary in rows:
             result.add(name, summary, unseen_summary)
-    baselines(result, data, test)
+    baselines(result, data, test, pictures)
     folder.write_results(result.to_json())
     return result
 
@@ -164,7 +167,7 @@ def _evaluate_job(
 
     def examples(split: str) -> Examples:
         length = run.model.settings.tokens
-        return Examples(read_questions(job.data, split), store, run.words, run.answers, length)
+        return Examples(read_questions(job.data, split, job.pictures), store, run.words, run.answers, length)
 
     test_examples = examples(test)
     unseen_summary = evaluate_model(run.model, examples(unseen), run.answers).summary() if unseen else None
@@ -176,9 +179,9 @@ def _evaluate_job(
     return rows
 
 
-def baselines(result: Comparison, data: Path, test: str = "test") -> None:
+def baselines(result: Comparison, data: Path, test: str = "test", pictures: Path | None = None) -> None:
     """Add the rows of the two baselines that see no picture: the question alone, and the commonest answer."""
-    train, tested = (read_questions(data, split).keep_answered().records for split in ("train", test))
+    train, tested = (read_questions(data, split, pictures).keep_answered().records for split in ("train", test))
     for name, accuracy in (("question only", question_only(train, tested)), ("majority", majority(train, tested))):
         row = result.accuracy[name]
         row["overall"].append(accuracy.overall)

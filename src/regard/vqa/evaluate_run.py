@@ -21,7 +21,11 @@ _SPLITS = ("val", "test", "pairs", "test-dev")
 
 
 def evaluate_run(
-    model: Path | str, data: Path | str, attentions: Sequence[str | Kind] | None = None, out: Path | str | None = None
+    model: Path | str,
+    data: Path | str,
+    attentions: Sequence[str | Kind] | None = None,
+    out: Path | str | None = None,
+    pictures: Path | str | None = None,
 ) -> str:
     """Evaluate a run on every split but the training one, and return the tables as text.
 
@@ -34,13 +38,14 @@ def evaluate_run(
     `attentions`: output attentions to evaluate with beside the model's and "mixture-selected"; default `EVALUATED`.
     `out`: a folder to write `SPLIT.json` (numbers, if the split has answers) and `SPLIT_results.json` (answers, as the
         evaluation server takes them) to; default None, nothing is written.
+    `pictures`: the folder of the pictures; default None, beside the questions.
     """
     run = load_run(model)
     trained_with = run.model.attention
     others = EVALUATED if attentions is None else (*map(parse, attentions), MixtureSelected())
     kinds = list(dict.fromkeys(map(str, (trained_with, *others))))
     parts = []
-    for records in _splits(Path(data)):
+    for records in _splits(Path(data), pictures):
         examples = Examples(records, _store_for(run, records), run.words, run.answers, run.model.settings.tokens)
         labelled = any(record.answers for record in examples.questions)
         evaluations = {
@@ -52,9 +57,9 @@ def evaluate_run(
             parts.append(f"{title}\n\n{_tables(evaluations)}")
         else:
             parts.append(f"== {records.name}: {len(examples)} questions without answers")
-        pictures = {record.picture for record in examples.questions}
-        if seen := run.trained_on(pictures):
-            parts.append(f"Not new to it: {seen} of {len(pictures)} pictures have names that it was trained on.")
+        names = {record.picture for record in examples.questions}
+        if seen := run.trained_on(names):
+            parts.append(f"Not new to it: {seen} of {len(names)} pictures have names that it was trained on.")
         if examples.records.skipped:
             parts.append(str(examples.records.skipped))
         if out is not None:
@@ -71,17 +76,17 @@ def _tables(evaluations: dict[str, Evaluation]) -> str:
     return result.tables()
 
 
-def _splits(data: Path) -> list[Records]:
+def _splits(data: Path, pictures: Path | str | None) -> list[Records]:
     """The records of every split but the training one."""
     if data.is_file():
         splits = [split for split in splits_in(data) if split != TRAIN]
         if not splits and splits_in(data):
             raise NoSplit(f"{data} has only the split {TRAIN}. Evaluate on rows of another split, or on another file.")
-        return [read_own(data, split) for split in splits] or [read_own(data, None)]
+        return [read_own(data, split, pictures) for split in splits] or [read_own(data, None, pictures)]
     records = []
     for split in _SPLITS:
         try:
-            records.append(read_questions(data, split))
+            records.append(read_questions(data, split, pictures))
         except NoSplit:
             continue
     if not records:

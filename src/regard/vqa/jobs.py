@@ -22,13 +22,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """One training: its folder, questions, features and settings."""
+    """One training: its folder, questions, features, settings, and the folder of pictures if it is elsewhere."""
 
     out: AnsweringFolder
     data: Path
     features: Path
     settings: TrainSettings
     running: Running = field(default_factory=lambda: Running(progress=False))
+    pictures: Path | None = None
 
 
 def run_jobs(
@@ -82,7 +83,7 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
 
     torch.set_num_threads(1)
     if not job.out.is_done:
-        records, store = read_questions(job.data, "train"), FeatureStore.open(job.features)
+        records, store = read_questions(job.data, "train", job.pictures), FeatureStore.open(job.features)
         trained = train(job.out.path, records, store, job.settings, running=job.running)
         job.out.write_done(trained.fitted.seconds)
     return then(job)

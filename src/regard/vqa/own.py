@@ -7,17 +7,17 @@ import hashlib
 import json
 import posixpath
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from regard import _check
 from regard._files import replacing
 from regard._problem import Problem
+from regard.pictures._sources import SUFFIXES
 from regard.vqa.records import Record, Records, Skipped
+from regard.vqa.table import NumberedRows, delimiter_of, is_table, read_rows
 
 TRAIN = "train"
-NumberedRows = list[tuple[int, dict[str, Any]]]  # the number of a line, and its fields
 
 
 class NoSplit(Problem):
@@ -46,14 +46,15 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
             skipped.add("line without picture or question", where)
             continue
         name = str(row["picture"])
-        if not (folder / name).is_file():
+        picture = _picture_path(name, folder, path.parent)
+        if picture is None:
             skipped.add("question without a picture", f"{where}: no picture {folder / name}")
             continue
         if (question_id := row.get("id") or number) in ids:
             skipped.add("question with the id of another", f"{where}: {question_id}")
             continue
         ids.add(question_id)
-        paths[name] = folder / name
+        paths[name] = picture
         records.append(
             Record(
                 question_id,
@@ -65,6 +66,15 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
             )
         )
     return Records(split if split is not None and sizes else path.stem, records, paths, skipped)
+
+
+def _picture_path(name: str, *folders: Path) -> Path | None:
+    """A picture in the first of the folders that has it, with or without the ending of its name; None if none has."""
+    for folder in dict.fromkeys(folders):
+        for ending in ("", *sorted(SUFFIXES)) if not Path(name).suffix else ("",):
+            if (path := folder / f"{name}{ending}").is_file():
+                return path
+    return None
 
 
 def own_splits(path: Path) -> dict[str, bool]:
@@ -128,11 +138,6 @@ def hold_out(
     return target, {split: count for split, count in pictures.items() if count}
 
 
-def read_rows(path: Path) -> NumberedRows:
-    """The lines of a JSONL or CSV file, with their numbers."""
-    return list(_csv(path) if _is_table(path) else _jsonl(path))
-
-
 def _position(name: str, seed: int) -> float:
     """A number from 0 to 1, a hash of a picture's name and the seed."""
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) / 2**64
@@ -172,52 +177,13 @@ def _answers(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(answers * 10 if len(answers) == 1 else answers)
 
 
-def _is_table(path: Path) -> bool:
-    return path.suffix.lower() in (".csv", ".tsv")
-
-
-def _delimiter(path: Path) -> str:
-    return "\t" if path.suffix.lower() == ".tsv" else ","
-
-
-def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(_text_lines(path), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise Problem(f"{path}, line {number} is not JSON ({error}). Write one record on each line.") from error
-            if not isinstance(row, dict):
-                raise Problem(f'{path}, line {number} is not a record. Write {{"picture": ..., "question": ...}}.')
-            yield number, row
-
-
-def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    lines = csv.DictReader(_text_lines(path), delimiter=_delimiter(path))
-    if not lines.fieldnames or not {"picture", "question"} <= set(lines.fieldnames):
-        raise Problem(f"{path} has no columns picture and question. Name them in its first line.")
-    for row in lines:
-        fields: dict[str, Any] = {k: v for k, v in row.items() if k and v}
-        if "answers" in fields:
-            fields["answers"] = [answer.strip() for answer in fields["answers"].split("|")]
-        fields.setdefault("question", "")
-        yield lines.line_num, fields
-
-
 def _write_rows(target: Path, source: Path, rows: list[dict[str, Any]]) -> None:
-    if not _is_table(source):
+    if not is_table(source):
         target.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
         return
     columns = list(dict.fromkeys(column for row in rows for column in row))
     with target.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, columns, delimiter=_delimiter(source))
+        table = csv.DictWriter(file, columns, delimiter=delimiter_of(source))
         table.writeheader()
         for row in rows:
             table.writerow({k: "|".join(v) if isinstance(v, list) else v for k, v in row.items()})
-
-
-def _text_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"{path} cannot be read as text ({error}). Save it as UTF-8.") from error

@@ -10,21 +10,21 @@ from typing import Any
 
 from regard._files import replacing
 from regard._problem import Problem
+from regard.pictures._sources import SUFFIXES
 from regard.vqa.own import TRAIN, NoSplit, own_splits, read_own
 from regard.vqa.records import Record, Records, Skipped
-
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 def read_questions(source: Path | str, split: str = TRAIN, pictures: Path | str | None = None) -> Records:
     """The records of a split: of a folder in the form of VQA-v2, or of one JSONL or CSV file.
 
     A folder has `*_{split}*_questions.json`, `*_{split}*_annotations.json` (not for test splits), and the pictures,
-    `COCO_{subtype}_000000000009.jpg`, in it or below, or in `pictures`. A JSONL or CSV file has for each question
-    `picture` (a path, from the file's folder), `question`, and `answer` or `answers` (a list; in CSV with | between);
-    optionally `id`, `answer_type`, `question_type` and `split`: without that column the file is training data, and any
-    split but "train" is refused; `hold_out` adds the column. A single answer counts as that of ten people, as the
-    accuracy compares people with each other.
+    `COCO_{subtype}_000000000009.jpg`, in it or below, or in `pictures`. A table has for each question `picture` (or
+    `image`, `file`, `path`: a path from the table's folder or from `pictures`, or an absolute one), `question`, and
+    `answer` (or `label`) or several `answers` (in CSV a JSON list, or with | between), in any case and order
+    (`regard.vqa.table.TABLE_COLUMNS`); optionally `id`, `answer_type`, `question_type` and `split`: without that column
+    the table is training data, and any split but "train" is refused; `hold_out` adds the column. A single answer counts
+    as that of ten people, as the accuracy compares people with each other.
 
     A faulty record is left out and noted in `skipped`; a faulty file is a Problem.
 
@@ -159,4 +159,4 @@ def _pictures_in(place: Path, subtype: str) -> Iterator[Path]:
     for folder in (place, place / subtype, place / "images" / subtype, place / "images"):
         if folder.is_dir():
             # Sorted: what is learned from them must not depend on the file system.
-            yield from sorted(p for p in folder.glob(f"COCO_{subtype}_*") if p.suffix.lower() in _SUFFIXES)
+            yield from sorted(p for p in folder.glob(f"COCO_{subtype}_*") if p.suffix.lower() in SUFFIXES)

@@ -1,0 +1,142 @@
+"""Tables as people have them: CSV, TSV, JSON lines or a JSON list, with columns by their usual names."""
+
+from __future__ import annotations
+
+import csv
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from regard._problem import Problem
+
+NumberedRows = list[tuple[int, dict[str, Any]]]  # the number of a line, and its fields by regard's names
+
+#: Regard's name of each field, and the names that it may have in a table; case, spaces, - and _ do not count.
+TABLE_COLUMNS: dict[str, tuple[str, ...]] = {
+    "picture": ("picture", "image", "img", "photo", "file", "path", "filename", "filepath", "imagename", "imagepath",
+                "imagefile", "picturename", "picturepath"),
+    "question": ("question", "query", "questiontext"),
+    "answers": ("answers", "labels"),
+    "answer": ("answer", "label"),
+    "split": ("split", "subset", "partition"),
+    "id": ("id", "questionid", "qid"),
+    "answer_type": ("answertype",),
+    "question_type": ("questiontype",),
+}  # fmt: skip
+_NEEDED = ("picture", "question")
+_DELIMITERS = ",;\t|"
+_TABLES = (".csv", ".tsv", ".tab", ".txt")
+
+
+def read_rows(path: Path) -> NumberedRows:
+    """The rows of a table with their line numbers: fields by regard's names, and the columns it does not know.
+
+    A CSV has commas, semicolons, tabs or bars between its columns, whichever its first line has; UTF-8, or UTF-16 with
+    its mark. Several answers are a JSON list, or have bars between them.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "mine.csv").write_text("Image;Question;Label\\na.jpg;What is it?;cat|kitten\\n")
+    ...     read_rows(Path(folder) / "mine.csv")
+    [(2, {'picture': 'a.jpg', 'question': 'What is it?', 'answers': ['cat', 'kitten']})]
+    """
+    return list(_csv(path) if is_table(path) else _json_records(path))
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table of text by its name; others hold JSON."""
+    return path.suffix.lower() in _TABLES
+
+
+def delimiter_of(path: Path) -> str:
+    """What stands between the columns of a table: that of the characters , ; tab | which its first line has most."""
+    header = re.sub(r'"[^"]*"', "", next(iter(_text(path).splitlines()), ""))
+    return max(_DELIMITERS, key=header.count)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines = csv.reader(_text(path).splitlines(keepends=True), delimiter=delimiter_of(path))
+    header = [column.strip() for column in next(lines, [])]
+    names = _names(path, header)
+    for cells in lines:
+        row = {names[column]: cell.strip() for column, cell in zip(header, cells, strict=False) if cell.strip()}
+        if row:
+            yield lines.line_num, _fields(row)
+
+
+def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    text = _text(path)
+    if text.lstrip().startswith("["):
+        try:
+            records = json.loads(text)
+        except ValueError as error:
+            raise Problem(f"{path} is not a JSON list ({error}). Or write one record on each line.") from error
+        numbered: Iterable[tuple[int, Any]] = enumerate(records, start=1)
+    else:
+        numbered = _json_lines(path, text)
+    for number, record in numbered:
+        if not isinstance(record, dict):
+            raise Problem(f'{path}, line {number} is not a record. Write {{"picture": ..., "question": ...}}.')
+        names = _names(path, list(record), needed=())
+        yield number, _fields({names[key]: value for key, value in record.items()})
+
+
+def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise Problem(f"{path}, line {number} is not JSON ({error}). Write one record on each line.") from error
+
+
+def _names(path: Path, columns: list[str], needed: tuple[str, ...] = _NEEDED) -> dict[str, str]:
+    """Regard's name for each column, or its own; a Problem if one is missing, or two mean the same."""
+    names = {column: column for column in columns}
+    listed = ", ".join(filter(None, columns)) or "none"
+    for field, known in TABLE_COLUMNS.items():
+        matches = [column for column in columns if re.sub(r"[\s_-]", "", column).lower() in known]
+        exact = [column for column in matches if column == field]
+        if len(matches) > 1 and len(exact) != 1:
+            raise Problem(f"{path} has several columns for the {field}: {', '.join(matches)}. Keep one of them.")
+        if not matches and field in needed:
+            raise Problem(
+                f"{path} has no column for the {field}; its columns are: {listed}. "
+                f"Name one of them {field}, or {', '.join(known[1:4])}."
+            )
+        for column in exact or matches:
+            names[column] = field
+    return names
+
+
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its picture as a path with slashes, and its answers as one string or a list of them."""
+    if isinstance(row.get("picture"), str):
+        row["picture"] = posixpath.normpath(row["picture"].strip().replace("\\", "/"))
+    if "answers" not in row and isinstance(row.get("answer"), str) and (several := _several(row["answer"])):
+        row["answers"] = several
+        del row["answer"]
+    elif isinstance(row.get("answers"), str):
+        row["answers"] = _several(row["answers"]) or [row["answers"]]
+    return row
+
+
+def _several(text: str) -> list[str] | None:
+    """Answers in one cell: a JSON list, or with bars between; None if it is a single one."""
+    if text.startswith("["):
+        try:
+            return [str(answer) for answer in json.loads(text)]
+        except ValueError:
+            return None
+    return [answer.strip() for answer in text.split("|") if answer.strip()] if "|" in text else None
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"{path} cannot be read as text ({error}). Save it as UTF-8.") from error
