@@ -48,16 +48,23 @@ def test_a_run_in_two_parts_is_the_whole_run(tmp_path, options):
     assert same(whole, again)
 
 
-def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_stays_behind(tmp_path):
-    before = signal.getsignal(signal.SIGINT)
+@pytest.fixture
+def interruptible():
+    """Ctrl-c is a KeyboardInterrupt, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_stays_behind(tmp_path):
     def interrupt(step):
         if step == 6:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "parts", after_step=interrupt)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     whole, _ = run(tmp_path / "whole")
     parts, fitted = run(tmp_path / "parts")
     assert fitted.resumed == 4
