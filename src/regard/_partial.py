@@ -15,17 +15,10 @@ class Bound(NamedTuple):
     keywords: dict[str, Any]
 
 
-def bound_of(thing: Any) -> Bound:
-    """The function and the arguments of a partial; any other callable has no fixed arguments.
+def bound_of(thing: Any) -> Bound | None:
+    """The function and the fixed arguments of a partial; None for anything else.
 
     >>> bound_of(functools.partial(max, 3, key=abs))
     Bound(function=<built-in function max>, arguments=(3,), keywords={'key': <built-in function abs>})
     """
-    if isinstance(thing, functools.partial):
-        return Bound(thing.func, thing.args, thing.keywords)
-    return Bound(thing, (), {})
-
-
-def is_partial(thing: Any) -> bool:
-    """Whether some arguments of a callable were fixed by `functools.partial`."""
-    return isinstance(thing, functools.partial)
+    return Bound(thing.func, thing.args, thing.keywords) if isinstance(thing, functools.partial) else None

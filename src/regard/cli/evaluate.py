@@ -41,14 +41,17 @@ def evaluate(
 
     config = read_config(model)
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
-    if kind not in EVALUATIONS:
-        raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of {', '.join(sorted(EVALUATIONS))}.")
-    if pictures is not None and kind != "vqa":
+    if kind == "vqa":
+        _of_questions(model, test or data, out, pictures)
+    elif kind not in ("backbone", "swav"):
+        raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, vqa.")
+    elif pictures is not None:
         raise Problem("--pictures is for questions; the pictures of a backbone are DATA itself.")
-    EVALUATIONS[kind](model, data, test, out, pictures)
+    else:
+        _of_pictures(model, data, test, out)
 
 
-def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None, _: Path | None) -> None:
+def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
     """k-NN and linear probe."""
     from regard._files import replacing
     from regard.backbones import load_backbone
@@ -70,18 +73,13 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
         typer.echo(f"Numbers: {out}")
 
 
-def _of_questions(model: Path, data: Path | None, test: Path | None, out: Path | None, pictures: Path | None) -> None:
+def _of_questions(model: Path, questions: Path | None, out: Path | None, pictures: Path | None) -> None:
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
     from regard.vqa.evaluate_run import evaluate_run
 
-    questions = test or data
     if questions is None:
         raise Problem("this model answers questions: say which. Example: regard evaluate out/vqa out/scenes")
     typer.echo(evaluate_run(model, questions, out=out, pictures=pictures))
     if out is not None:
         typer.echo(f"Numbers and answers: {out}")
-
-
-# From the "kind" in a folder's config.json to its evaluation.
-EVALUATIONS = {"backbone": _of_pictures, "swav": _of_pictures, "vqa": _of_questions}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol, final
 from torch import Tensor
 
 from regard import _check
-from regard._partial import bound_of
+from regard._partial import Bound, bound_of
 from regard.continuous.density import Density
 from regard.continuous.fit import Criterion, Mixing, fit_mixture, select_mixture
 from regard.continuous.locations import Locations
@@ -108,7 +108,6 @@ FITS: dict[str, type[FitValue]] = {
     "fit_mixture": FitMixture,
     "select_mixture": SelectMixture,
 }
-_OF_FUNCTION = {kind.function: kind for kind in FITS.values()}
 
 
 def as_fit(fit: Any) -> Any:
@@ -127,8 +126,8 @@ def as_fit(fit: Any) -> Any:
         _check.complain("fit", fit.__name__, "a fit", f"Make one: {fit.__name__}(...).", TypeError)
     if not callable(fit):
         _check.complain("fit", type(fit).__name__, "a fit", "For example MatchMoments(alpha=2).", TypeError)
-    call = bound_of(fit)
-    kind = next((kind for function, kind in _OF_FUNCTION.items() if call.function is function), None)
-    if kind is None or call.arguments or not call.keywords.keys() <= {field.name for field in fields(kind)}:
+    function, arguments, keywords = bound_of(fit) or Bound(fit, (), {})
+    kind = next((kind for kind in FITS.values() if kind.function is function), None)
+    if kind is None or arguments or not keywords.keys() <= {field.name for field in fields(kind)}:
         return fit
-    return kind(**call.keywords)
+    return kind(**keywords)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import _check
-from regard._partial import Bound, bound_of, is_partial
+from regard._partial import Bound, bound_of
 from regard.maps._value import Applied, MapValue
 from regard.maps.budget_sparsemax import BudgetSparsemax
 from regard.maps.entmax import Entmax, Softmax, Sparsemax
@@ -54,8 +54,8 @@ def as_map(map: Any) -> Any:
         return map.simplest()
     if isinstance(map, FunctionType):
         return _DEFAULT.get(map, map)
-    if is_partial(map):
-        return _of_partial(bound_of(map))
+    if (bound := bound_of(map)) is not None:
+        return _of_partial(bound)
     if isinstance(map, str):
         return parse_map(map)
     if isinstance(map, type) and issubclass(map, MapValue):

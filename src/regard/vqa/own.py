@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import posixpath
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,8 @@ def hold_out(
     """Write a copy of a JSONL or CSV file with a column `split`; return its path, and the pictures in each split.
 
     *Pictures* are held out, with all questions about them, so that no picture is in two splits. The split of a picture
-    depends on its name and the seed alone, so that rows added later do not change those of others.
+    depends on its name and the seed alone, so that rows added later do not change those of others. Columns that regard
+    knows get its names for them.
 
     `source`: the file, without a column `split`.
     `out`: the copy, in the same folder, which pictures are named from; default NAME-split.
@@ -125,7 +125,7 @@ def hold_out(
         raise Problem(f"{path} has splits already: {_listed(sizes)}. Use them, or take the column split out.")
     split_of: dict[str, str] = {}
     for _, row in rows:
-        name = posixpath.normpath(str(row.get("picture", "")))
+        name = str(row.get("picture", ""))
         position = _position(name, seed)
         split_of[name] = "test" if position < test else "val" if position < test + val else TRAIN
         row["split"] = split_of[name]
@@ -186,4 +186,4 @@ def _write_rows(target: Path, source: Path, rows: list[dict[str, Any]]) -> None:
         table = csv.DictWriter(file, columns, delimiter=delimiter_of(source))
         table.writeheader()
         for row in rows:
-            table.writerow({k: "|".join(v) if isinstance(v, list) else v for k, v in row.items()})
+            table.writerow({k: json.dumps(v, ensure_ascii=False) if isinstance(v, list) else v for k, v in row.items()})

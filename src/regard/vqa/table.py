@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import posixpath
 import re
@@ -35,7 +36,7 @@ def read_rows(path: Path) -> NumberedRows:
     """The rows of a table with their line numbers: fields by regard's names, and the columns it does not know.
 
     A CSV has commas, semicolons, tabs or bars between its columns, whichever its first line has; UTF-8, or UTF-16 with
-    its mark. Several answers are a JSON list, or have bars between them.
+    its mark. Several answers in a cell are a JSON list, or have bars between them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,18 +54,30 @@ def is_table(path: Path) -> bool:
 
 def delimiter_of(path: Path) -> str:
     """What stands between the columns of a table: that of the characters , ; tab | which its first line has most."""
-    header = re.sub(r'"[^"]*"', "", next(iter(_text(path).splitlines()), ""))
+    return _delimiter(_text(path))
+
+
+def _delimiter(text: str) -> str:
+    header = re.sub(r'"[^"]*"', "", text.split("\n", 1)[0])
     return max(_DELIMITERS, key=header.count)
 
 
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    lines = csv.reader(_text(path).splitlines(keepends=True), delimiter=delimiter_of(path))
+    text = _text(path)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
     header = [column.strip() for column in next(lines, [])]
     names = _names(path, header)
     for cells in lines:
-        row = {names[column]: cell.strip() for column, cell in zip(header, cells, strict=False) if cell.strip()}
-        if row:
-            yield lines.line_num, _fields(row)
+        row: dict[str, Any] = {
+            names[column]: cell.strip() for column, cell in zip(header, cells, strict=False) if cell.strip()
+        }
+        if not row:
+            continue
+        row.setdefault("question", "")  # an empty cell is an empty question
+        cell = row.get("answers", row.get("answer", ""))
+        if several := _several(cell):
+            row = {name: value for name, value in row.items() if name != "answer"} | {"answers": several}
+        yield lines.line_num, _with_slashes(row)
 
 
 def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -81,7 +94,7 @@ def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(record, dict):
             raise Problem(f'{path}, line {number} is not a record. Write {{"picture": ..., "question": ...}}.')
         names = _names(path, list(record), needed=())
-        yield number, _fields({names[key]: value for key, value in record.items()})
+        yield number, _with_slashes({names[key]: value for key, value in record.items()})
 
 
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
@@ -112,20 +125,15 @@ def _names(path: Path, columns: list[str], needed: tuple[str, ...] = _NEEDED) ->
     return names
 
 
-def _fields(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its picture as a path with slashes, and its answers as one string or a list of them."""
+def _with_slashes(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose picture is a normal path with slashes, so that one picture has one name."""
     if isinstance(row.get("picture"), str):
         row["picture"] = posixpath.normpath(row["picture"].strip().replace("\\", "/"))
-    if "answers" not in row and isinstance(row.get("answer"), str) and (several := _several(row["answer"])):
-        row["answers"] = several
-        del row["answer"]
-    elif isinstance(row.get("answers"), str):
-        row["answers"] = _several(row["answers"]) or [row["answers"]]
     return row
 
 
 def _several(text: str) -> list[str] | None:
-    """Answers in one cell: a JSON list, or with bars between; None if it is a single one."""
+    """The answers in one cell of a CSV: a JSON list, or with bars between; None if it is a single one."""
     if text.startswith("["):
         try:
             return [str(answer) for answer in json.loads(text)]
