@@ -23,6 +23,7 @@ class AnsweringFolder(RunFolder):
         features.json      the folder of the features that it was trained on
         validation.json    the validation accuracy after each epoch, if it is measured
         features/SPLIT/    features of the pictures of other splits, made for an evaluation
+        samples/           some held-out pictures with their questions: see `regard.vqa.samples`
 
     A model saved as on the Hub has vocabulary.json, model.safetensors and config.json, and no checkpoints.
     `regard.vqa.results` writes evaluation/ in either.
@@ -39,6 +40,11 @@ class AnsweringFolder(RunFolder):
     def own_features(self, split: str) -> Path:
         """The folder for features of a split's pictures, if those of the training do not have them all."""
         return self.path / "features" / split
+
+    @property
+    def samples(self) -> Path:
+        """The folder of held-out pictures with their questions."""
+        return self.path / "samples"
 
     def put_vocabulary(self, words: Words, answers: Answers) -> None:
         """Write both vocabularies, overwriting others."""

@@ -22,6 +22,7 @@ from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN
 from regard.vqa.pixels import PixelStore
 from regard.vqa.records import Answers, Records
+from regard.vqa.samples import keep_samples
 from regard.vqa.settings import TrainSettings, thesis_schedule
 from regard.vqa.store import KIND
 from regard.vqa.words import Words, read_glove
@@ -92,7 +93,8 @@ def train(
     `store`: the features of their pictures; with a `PixelStore` its backbone is trained too, end to end.
     `settings`: the model and how it is trained.
     `validation`: records to measure the accuracy on, at the end, and with `settings.patience` after every epoch;
-        default None. Not with a `PixelStore`: evaluate its run afterwards.
+        some of them are kept in the run (`regard.vqa.samples`); default None. Not with a `PixelStore`: evaluate its
+        run afterwards.
     `running`: devices, precision, log, progress; default `regard.training.Running()`.
     """
     running = running or Running()
@@ -177,6 +179,8 @@ def train(
                 break
     if backbone is not None:
         save_backbone(backbone, folder.backbone)
+    if validation is not None and not folder.samples.is_dir():
+        keep_samples(folder, validation)
     evaluation = evaluate_model(task.model, validated, answers) if validated else None
     return Trained(folder.path, fitted, evaluation, stopping.due, _skipped(examples, validated))
 
