@@ -21,6 +21,7 @@ LAYERS = [
     {"vqa"},
     {"importers"},
     {"demo", "explore", "patches", "report"},
+    {"answering"},
     {"cli"},
 ]
 CORE = set().union(*LAYERS[:4]) | {"__init__"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,29 @@ from regard._problem import Problem
 from regard.training import RunFolder
 from regard.vqa.records import Answers
 from regard.vqa.words import Words
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """What a run is made from.
+
+    table, pictures    the table of questions, and the folder of its pictures
+    questions          how many
+    digest             a hash of questions, answers and splits
+    backbone           what makes the features, as `make_backbone` takes it
+    about              the same in words
+    untrained          whether its weights are random
+    stages             whether the maps of all its stages are used
+    """
+
+    table: str
+    pictures: str
+    questions: int
+    digest: str
+    backbone: str
+    about: str
+    untrained: bool
+    stages: bool
 
 
 @dataclass(frozen=True)
@@ -23,6 +47,9 @@ class AnsweringFolder(RunFolder):
         features.json      the folder of the features that it was trained on
         validation.json    the validation accuracy after each epoch, if it is measured
         features/SPLIT/    features of the pictures of other splits, made for an evaluation
+        questions.jsonl    all questions with their splits, if `regard vqa` made the run
+        data.json          the table and the folder of pictures that they are from
+        report.html        the report
         samples/           some held-out pictures with their questions: see `regard.vqa.samples`
 
     A model saved as on the Hub has vocabulary.json, model.safetensors and config.json, and no checkpoints.
@@ -45,6 +72,32 @@ class AnsweringFolder(RunFolder):
     def samples(self) -> Path:
         """The folder of held-out pictures with their questions."""
         return self.path / "samples"
+
+    @property
+    def questions(self) -> Path:
+        """The file of all questions with their splits."""
+        return self.path / "questions.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """The report."""
+        return self.path / "report.html"
+
+    def remove_features(self) -> None:
+        """Remove the backbone and all features, to start over."""
+        for place in (self.backbone, self.path / "features"):
+            shutil.rmtree(place, ignore_errors=True)
+
+    def write_source(self, source: DataSource) -> None:
+        """Write where questions and pictures are from."""
+        self.write_json(self._source, asdict(source))
+
+    def read_source(self) -> DataSource | None:
+        """Where questions and pictures are from; None if unknown."""
+        try:
+            return DataSource(**json.loads(self._source.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
 
     def put_vocabulary(self, words: Words, answers: Answers) -> None:
         """Write both vocabularies, overwriting others."""
@@ -106,6 +159,10 @@ class AnsweringFolder(RunFolder):
             return json.loads(file.read_text(encoding="utf-8"))[key]
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    @property
+    def _source(self) -> Path:
+        return self.path / "data.json"
 
     @property
     def _pictures(self) -> Path:

@@ -37,8 +37,8 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
     _check_split(path, split, sizes)
     for number, row in rows:
         where = f"{path.name}, line {number}"
-        if split is not None and sizes and _split_of(row) != split:
-            if not _split_of(row):
+        if split is not None and sizes and split_of_row(row) != split:
+            if not split_of_row(row):
                 skipped.add("line without a split", where)
             continue
         if not row.get("picture") or "question" not in row:
@@ -80,7 +80,7 @@ def own_splits(path: Path) -> dict[str, bool]:
     """The names in the column `split` in order, and whether each has any answers; empty without the column."""
     splits: dict[str, bool] = {}
     for _, row in read_rows(path):
-        if name := _split_of(row):
+        if name := split_of_row(row):
             splits[name] = splits.get(name, False) or bool(_answers(row))
     return splits
 
@@ -126,7 +126,7 @@ def hold_out(
     split_of: dict[str, str] = {}
     for _, row in rows:
         name = str(row.get("picture", ""))
-        position = _position(name, seed)
+        position = position_of(name, seed)
         split_of[name] = "test" if position < test else "val" if position < test + val else TRAIN
         row["split"] = split_of[name]
     pictures = {split: sum(s == split for s in split_of.values()) for split in (TRAIN, "val", "test")}
@@ -138,16 +138,16 @@ def hold_out(
     return target, {split: count for split, count in pictures.items() if count}
 
 
-def _position(name: str, seed: int) -> float:
+def position_of(name: str, seed: int) -> float:
     """A number from 0 to 1, a hash of a picture's name and the seed."""
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) / 2**64
 
 
 def _split_sizes(rows: NumberedRows) -> Counter[str]:
-    return Counter(name for _, row in rows if (name := _split_of(row)))
+    return Counter(name for _, row in rows if (name := split_of_row(row)))
 
 
-def _split_of(row: dict[str, Any]) -> str:
+def split_of_row(row: dict[str, Any]) -> str:
     """The split of a row; "" if it has none."""
     name = row.get("split")
     return "" if name is None else str(name).strip()

@@ -97,7 +97,9 @@ class TrainSettings:
     """How to train; the defaults are those of the thesis (Table 6.1)."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
-    epochs: int = setting("Passes over the data.", 13, at_least=1)
+    epochs: int | None = setting(
+        "Passes over the data; none: 2 to 40 by the number of questions, for about 3000 steps.", 13, at_least=1
+    )
     batch: int = setting("Questions per batch, over all processes.", 64, at_least=1)
     lr: float = setting("Highest learning rate.", 1e-4)
     optimizer: Literal["adam", "muon"] = setting("The optimiser.", "adam")
@@ -119,7 +121,8 @@ class TrainSettings:
     def __post_init__(self) -> None:
         """Check the numbers."""
         for name in ("epochs", "batch", "accumulate"):
-            _check.count(name, getattr(self, name))
+            if name != "epochs" or self.epochs is not None:
+                _check.count(name, getattr(self, name))
         _check.number("lr", self.lr, above=0)
         _check.choice("optimizer", self.optimizer, ("adam", "muon"))
         _check.choice("schedule", self.schedule, ("thesis", "cosine"))
@@ -130,13 +133,20 @@ class TrainSettings:
 
 
 def small_training(**changes: Any) -> TrainSettings:
-    """The settings for scenes: the small model, four epochs, a cosine schedule.
+    """The settings for a CPU: the small model, epochs by the number of questions, a cosine schedule.
 
     >>> small_training(epochs=3).model.width
     64
     """
     model = changes.pop("model", None) or small()
-    preset: dict[str, Any] = {"model": model, "epochs": 4, "batch": 64, "lr": 2e-3, "schedule": "cosine", "clip": 64.0}
+    preset: dict[str, Any] = {
+        "model": model,
+        "epochs": None,
+        "batch": 64,
+        "lr": 2e-3,
+        "schedule": "cosine",
+        "clip": 64.0,
+    }
     return TrainSettings(**(preset | {"optimizer": "muon", "grouped": True} | changes))
 
 

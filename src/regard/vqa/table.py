@@ -47,6 +47,21 @@ def read_rows(path: Path) -> NumberedRows:
     return list(_csv(path) if is_table(path) else _json_records(path))
 
 
+def columns_in(path: Path) -> dict[str, str]:
+    """Regard's name for each column of a table, or the column's own; of JSON for each key of any record.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "mine.csv").write_text("Image;Question;Label;Notes\\n")
+    ...     columns_in(Path(folder) / "mine.csv")
+    {'Image': 'picture', 'Question': 'question', 'Label': 'answer', 'Notes': 'Notes'}
+    """
+    if is_table(path):
+        return _names(path, _header(_text(path)))
+    keys = dict.fromkeys(key for _, record in _json_objects(path) for key in record)
+    return _names(path, list(keys), needed=())
+
+
 def is_table(path: Path) -> bool:
     """Whether a file is a table of text by its name; others hold JSON."""
     return path.suffix.lower() in _TABLES
@@ -65,8 +80,9 @@ def _delimiter(text: str) -> str:
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     text = _text(path)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
-    header = [column.strip() for column in next(lines, [])]
+    header = _header(text)
     names = _names(path, header)
+    next(lines, None)
     for cells in lines:
         row: dict[str, Any] = {
             names[column]: cell.strip() for column, cell in zip(header, cells, strict=False) if cell.strip()
@@ -80,7 +96,20 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield lines.line_num, _with_slashes(row)
 
 
+def _header(text: str) -> list[str]:
+    """The columns of a table of text."""
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+    return [column.strip() for column in next(lines, [])]
+
+
 def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, record in _json_objects(path):
+        names = _names(path, list(record), needed=())
+        yield number, _with_slashes({names[key]: value for key, value in record.items()})
+
+
+def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of a JSON list or of JSON lines with their numbers, fields by their own names."""
     text = _text(path)
     if text.lstrip().startswith("["):
         try:
@@ -93,8 +122,7 @@ def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, record in numbered:
         if not isinstance(record, dict):
             raise Problem(f'{path}, line {number} is not a record. Write {{"picture": ..., "question": ...}}.')
-        names = _names(path, list(record), needed=())
-        yield number, _with_slashes({names[key]: value for key, value in record.items()})
+        yield number, record
 
 
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:

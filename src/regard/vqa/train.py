@@ -21,6 +21,7 @@ from regard.vqa.folder import AnsweringFolder
 from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN
 from regard.vqa.pixels import PixelStore
+from regard.vqa.plan import TrainingPlan
 from regard.vqa.records import Answers, Records
 from regard.vqa.samples import keep_samples
 from regard.vqa.settings import TrainSettings, thesis_schedule
@@ -148,14 +149,13 @@ def train(
         _keep_backbone(folder, store)
     task = Answering(model, settings, config, backbone)
     samples = Grouped(examples) if settings.grouped else examples
-    batch = max(1, round(settings.batch * len(samples) / len(examples)))
-    per_epoch = max(1, len(samples) // min(batch * settings.accumulate, len(samples)))
-    steps = settings.epochs * per_epoch
+    plan = TrainingPlan.of(settings, len(examples), len(samples))
+    per_epoch, steps = plan.per_epoch, plan.steps
     folder.write_steps(steps)
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
     fit_settings = FitSettings(
         steps=steps,
-        batch_size=batch,
+        batch_size=plan.batch,
         seed=settings.seed,
         schedule=schedule,
         accumulate=settings.accumulate,
@@ -170,7 +170,7 @@ def train(
     if settings.patience is None or validated is None:
         fitted = fit(task, samples, fit_settings, out=folder.path, running=running)
     else:
-        for epoch in range(1, settings.epochs + 1):
+        for epoch in range(1, plan.epochs + 1):
             until = replace(fit_settings, steps=epoch * per_epoch)
             fitted = fit(task, samples, until, out=folder.path, running=running)
             running = replace(running, resume=True)  # only the first of these calls may begin afresh

@@ -1,0 +1,123 @@
+"""How long it will take and how much disk it needs, measured on a few pictures and steps before it starts."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard._problem import Problem
+from regard.backbones import Backbone
+from regard.vqa.grids import grids
+from regard.vqa.mcan import MCAN
+from regard.vqa.plan import TrainingPlan
+from regard.vqa.settings import TrainSettings
+from regard.vqa.train import Answering
+
+_STEPS = 4  # steps that are timed; the first is not counted
+_KEPT_CHECKPOINTS, _STATE = 3, 3  # checkpoints on disk at a time; sizes of the weights in one, with the optimiser's
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds for features and for training on this machine, and bytes on disk.
+
+    >>> print(Estimate(features=125.0, training=30.0, disk=250_000_000))
+    about 2 min for the features and 30 s for the training; 250 MB on disk
+    """
+
+    features: float
+    training: float
+    disk: int
+
+    def __str__(self) -> str:
+        """In words."""
+        disk = f"{self.disk / 1e6:.0f} MB on disk" if self.disk < 1e9 else f"{self.disk / 1e9:.1f} GB on disk"
+        return f"about {_rough(self.features)} for the features and {_rough(self.training)} for the training; {disk}"
+
+    def check_space(self, folder: Path) -> None:
+        """Raise a Problem if the disk of a folder, which need not exist yet, has too little space."""
+        there = folder.resolve()
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        if free < self.disk:
+            raise Problem(
+                f"{there} has {free / 1e6:.0f} MB free, and about {self.disk / 1e6:.0f} MB are needed. Make space, or "
+                "name a folder on another disk: --out"
+            )
+
+
+def estimate(
+    backbone: Backbone,
+    stages: bool,
+    sample: Tensor,
+    settings: TrainSettings,
+    plan: TrainingPlan,
+    *,
+    pictures: int,
+    stored: int,
+    words: int,
+    answers: int,
+) -> Estimate:
+    """Time the backbone on a few pictures and the model on a few batches of random features.
+
+    `backbone`, `stages`: what makes the features.
+    `sample`: prepared pictures (B, 3, H, W).
+    `settings`, `plan`: of the training.
+    `pictures`: how many there are; `stored` of them have features already.
+    `words`, `answers`: the sizes of the vocabularies.
+    """
+    backbone.eval()
+    with torch.inference_mode():
+        _, height, width, dim = grids(backbone, sample[:1], stages).shape
+        start = time.perf_counter()
+        for picture in sample:
+            grids(backbone, picture[None], stages)
+        each = (time.perf_counter() - start) / len(sample)
+    model = MCAN(settings.model, vocabulary=words, answers=answers, cells=(height, width), features=dim)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    own = sum(p.numel() * p.element_size() for p in backbone.parameters())
+    features = height * width * dim * 2 * (pictures - stored)
+    disk = features + own + weights * _KEPT_CHECKPOINTS * _STATE + 5_000_000
+    per_step = _step_seconds(Answering(model, settings, {}), settings, plan, (height, width, dim), words, answers)
+    return Estimate(each * (pictures - stored), per_step * plan.steps * settings.accumulate, disk)
+
+
+def _step_seconds(
+    task: Answering, settings: TrainSettings, plan: TrainingPlan, shape: tuple[int, int, int], words: int, answers: int
+) -> float:
+    """Seconds of one batch."""
+    questions = settings.batch
+    pictures = plan.batch if settings.grouped else questions
+    batch = {
+        "features": torch.zeros(pictures, *shape).normal_(),
+        "words": torch.randint(2, max(3, words), (questions, settings.model.tokens)),
+        "rows": torch.arange(questions) % pictures,
+        "targets": torch.zeros(questions, answers),
+    }
+    optimizer = task.optimizer()
+    times = []
+    for _ in range(_STEPS):
+        start = time.perf_counter()
+        loss, _ = task.loss(batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+def _rough(seconds: float) -> str:
+    """A duration without false precision.
+
+    >>> _rough(8), _rough(95), _rough(4000)
+    ('10 s', '2 min', '1.1 h')
+    """
+    if seconds < 60:
+        return f"{max(5, round(seconds / 5) * 5)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
