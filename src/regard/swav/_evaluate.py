@@ -25,7 +25,7 @@ class Proportion:
     90.0 % (82.6 to 94.5)
     """
 
-    right: int
+    right: float  # answers that are right in part count in part
     count: int
 
     @property

@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard._problem import Problem
 from regard.training import RunFolder
 from regard.vqa.records import Answers
 from regard.vqa.words import Words
+
+if TYPE_CHECKING:
+    from regard.vqa.summary import RunSummary
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class AnsweringFolder(RunFolder):
         data.json          the table and the folder of pictures that they are from
         report.html        the report
         samples/           some held-out pictures with their questions: see `regard.vqa.samples`
+        summary.json       how well it answers questions about held-out pictures: see `regard.vqa.summary`
 
     A model saved as on the Hub has vocabulary.json, model.safetensors and config.json, and no checkpoints.
     `regard.vqa.results` writes evaluation/ in either.
@@ -147,10 +151,27 @@ class AnsweringFolder(RunFolder):
             return {}
         return {int(epoch): score for epoch, score in json.loads(self._validation.read_text()).items()}
 
+    def write_summary(self, summary: RunSummary) -> None:
+        """Write how well the run answers."""
+        self.write_json(self._summary, summary.to_json())
+
+    def read_summary(self) -> RunSummary | None:
+        """How well the run answers; None if nothing has been measured. A Problem if the file is broken."""
+        from regard.vqa.summary import RunSummary
+
+        try:
+            return RunSummary.from_json(json.loads(self._summary.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise Problem(f"{self._summary} cannot be read ({why}). Remove it, and evaluate the run again.") from error
+
     def begin_afresh(self) -> None:
-        """Remove the state from which an older run could be resumed."""
+        """Remove the state from which an older run could be resumed, and what was measured on it."""
         super().begin_afresh()
         self._validation.unlink(missing_ok=True)
+        self._summary.unlink(missing_ok=True)
 
     @staticmethod
     def _read(file: Path, key: str) -> Any:
@@ -175,6 +196,10 @@ class AnsweringFolder(RunFolder):
     @property
     def _validation(self) -> Path:
         return self.path / "validation.json"
+
+    @property
+    def _summary(self) -> Path:
+        return self.path / "summary.json"
 
 
 @dataclass(frozen=True)
