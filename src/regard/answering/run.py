@@ -12,7 +12,7 @@ import torch
 from regard._problem import Problem
 from regard.answering.choice import BackboneChoice, choose_backbone
 from regard.answering.estimate import estimate
-from regard.backbones import Backbone, make_backbone, save_backbone
+from regard.backbones import Backbone, load_backbone, make_backbone, save_backbone
 from regard.pictures import read
 from regard.report import write_run_report
 from regard.training import Fitted, Running
@@ -78,11 +78,12 @@ def answer_questions(
     for sentence in survey.sentences():
         say(sentence)
     earlier = folder.read_source() if running.resume else None
-    _check_source(folder, earlier, survey)
+    if running.resume:
+        _check_source(folder, earlier, survey)
     choice = _choice(folder, earlier, backbone)
     for sentence in choice.sentences:
         say(sentence)
-    network = _network(folder, earlier, choice, size, settings.seed)
+    network = _network(folder, running.resume, choice, backbone, size, settings.seed)
     _say_estimate(folder, survey, choice, network, settings, say)
     if not running.resume:
         folder.remove_features()
@@ -151,10 +152,15 @@ def _choice(folder: AnsweringFolder, earlier: DataSource | None, backbone: str |
 
 
 def _network(
-    folder: AnsweringFolder, earlier: DataSource | None, choice: BackboneChoice, size: int | None, seed: int
+    folder: AnsweringFolder, resume: bool, choice: BackboneChoice, backbone: str | None, size: int | None, seed: int
 ) -> Backbone:
-    """The chosen backbone; the one in the folder if it was the same there. Nothing is written."""
-    if earlier is not None and folder.has_backbone:
+    """The backbone of an earlier start, which must be the one asked for now, if any is; else a new one.
+
+    Nothing is written.
+    """
+    if resume and folder.has_backbone:
+        if backbone is None and size is None:
+            return load_backbone(folder.backbone)
         return kept_backbone(folder.backbone, choice.name, size, seed)[0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
