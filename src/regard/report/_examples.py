@@ -67,7 +67,7 @@ def _select(name: str, label: str, options: list[tuple[str, str]]) -> str:
 
 
 def _article(entry: Entry, at_most: int) -> str:
-    pixels = _overlay.shrunk(entry.picture, SIDE)
+    pixels = _overlay.fitted(entry.picture, SIDE)
     mark = mark_of(entry)
     name = f'<figcaption>the picture <bdi lang="">{escape(_short(entry.name, 80))}</bdi></figcaption>'
     figures = [f"<figure>{_image(_overlay.jpeg(pixels, at_most), f'The picture of: {entry.question}')}{name}</figure>"]

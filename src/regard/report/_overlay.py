@@ -28,14 +28,17 @@ _SIDE = 192  # of the map that the share of the picture is measured on
 _QUALITIES = (85, 75, 60, 45, 30)
 
 
-def shrunk(picture: Tensor, side: int) -> Pixels:
-    """A picture (3, H, W) of bytes as (H, W, 3), with at most `side` pixels on its longer side."""
+def fitted(picture: Tensor, side: int) -> Pixels:
+    """A picture (3, H, W) of bytes as (H, W, 3), with `side` pixels on its longer side.
+
+    A small one is enlarged, so that the line of the attention is as thin on it as on others.
+    """
     image = Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy())
-    image.thumbnail((side, side))
+    factor = side / max(image.size)
     # At least a few pixels: of a picture 1 x 1000 there would be none left to draw on.
-    if min(image.size) < 8:
-        image = image.resize((max(8, image.width), max(8, image.height)))
-    return numpy.asarray(image)
+    size = max(8, round(factor * image.width)), max(8, round(factor * image.height))
+    kind = Image.Resampling.NEAREST if factor > 4 else Image.Resampling.LANCZOS
+    return numpy.asarray(image.resize(size, kind))
 
 
 def attention_values(predicted: Predicted, height: int, width: int) -> Values:

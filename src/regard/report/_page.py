@@ -64,10 +64,14 @@ def _gain(summary: RunSummary) -> str:
             f'<p class="note">That is worse than the {escape(best)}: the model has not learned from the pictures.</p>\n'
         )
     return (
-        f'<p class="note">That is not clearly better than the {escape(best)} (the difference is {low:.0f} to '
-        f"{high:.0f} points): nothing shows yet that the pictures help. More questions, more training or a better "
+        f'<p class="note">That is not clearly better than the {escape(best)} (between {_points(low)} and '
+        f"{_points(high)}): nothing shows yet that the pictures help. More questions, more training or a better "
         "backbone may.</p>\n"
     )
+
+
+def _points(difference: float) -> str:
+    return f"{abs(difference):.0f} points {'less' if difference < 0 else 'more'}"
 
 
 def _untrained(summary: RunSummary) -> str:

@@ -50,7 +50,7 @@ def drawing(entry: Entry, suffix: str = ".png") -> bytes:
     `entry`: the question.
     `suffix`: the format, one of `FORMATS`; default .png.
     """
-    pixels = _overlay.shrunk(entry.picture, _SIDE)
+    pixels = _overlay.fitted(entry.picture, _SIDE)
     height, width = pixels.shape[:2]
     count = 1 + len(entry.predictions)
     columns = min(_COLUMNS, count)

@@ -8,7 +8,7 @@ from regard.report._overlay import TOP, colour_strength
 from regard.show._canvas import COLOUR_MAP
 from regard.vqa.summary import RunSummary
 
-_STEPS = 32  # pieces of the scale of colours
+_STEPS, _LEFT, _LONG = 32, 16, 212  # the scale of colours: its pieces, where it begins, its length
 
 
 def accuracy_plot(summary: RunSummary) -> str:
@@ -52,14 +52,15 @@ def _row(
 
 def colour_scale() -> str:
     """The scale of colours, from no attention to the most, in multiples of an even spread."""
-    width = 224 / _STEPS
+    width = _LONG / _STEPS
     pieces = "".join(
-        f'<rect x="{8 + i * width:.2f}" y="4" width="{width + 0.5:.2f}" height="14" fill="{_hex(i / (_STEPS - 1))}"/>'
+        f'<rect x="{_LEFT + i * width:.2f}" y="4" width="{width + 0.5:.2f}" height="14" '
+        f'fill="{_hex(i / (_STEPS - 1))}"/>'
         for i in range(_STEPS)
     )
     places = [(0.0, "none"), (1.0, "1"), (4.0, "4"), (9.0, "9"), (TOP, f"{TOP:.0f} x +")]
     marks = "".join(
-        f'<text x="{8 + 224 * float(colour_strength(value)):.1f}" y="34" text-anchor="middle">{text}</text>'
+        f'<text x="{_LEFT + _LONG * float(colour_strength(value)):.1f}" y="34" text-anchor="middle">{text}</text>'
         for value, text in places
     )
     label = f"Colours from no attention to {TOP:.0f} times an even spread and more"

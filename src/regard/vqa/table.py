@@ -8,6 +8,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,55 @@ def _delimiter(text: str) -> str:
     return max(_DELIMITERS, key=header.count)
 
 
-def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+@dataclass(frozen=True)
+class RawTable:
+    """A table as it was written: its columns in order, regard's name for each that it knows, and the rows.
+
+    Each row has the number of its line and its cells by column, unchanged.
+    """
+
+    columns: tuple[str, ...]
+    names: dict[str, str]
+    rows: NumberedRows
+
+    def field(self, row: dict[str, Any], field: str) -> Any:
+        """The content of a row under regard's name of a field; None if it has none."""
+        return next((row[column] for column, name in self.names.items() if name == field and column in row), None)
+
+
+def read_raw(path: Path) -> RawTable:
+    """A table with its own columns and cells, to be written again with further columns.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "mine.csv").write_text("Image;Question;note\\na.jpg; What is it?;\\n")
+    ...     table = read_raw(Path(folder) / "mine.csv")
+    >>> table.rows, table.field(table.rows[0][1], "picture")
+    ([(2, {'Image': 'a.jpg', 'Question': ' What is it?', 'note': ''})], 'a.jpg')
+    """
+    if is_table(path):
+        columns, lines = _lines(path)
+        rows = [(number, dict(zip(columns, cells, strict=False))) for number, cells in lines if any(cells)]
+        return RawTable(tuple(columns), _names(path, columns), rows)
+    rows = list(_numbered_records(path))
+    # Records may differ in the names of their fields.
+    names = {column: name for _, row in rows for column, name in _names(path, list(row), needed=()).items()}
+    _names(path, list(names.values()))
+    return RawTable(tuple(names), names, rows)
+
+
+def _lines(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The columns of a CSV, and its lines with their numbers."""
     text = _text(path)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
     header = [column.strip() for column in next(lines, [])]
+    return header, ((lines.line_num, cells) for cells in lines)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    header, lines = _lines(path)
     names = _names(path, header)
-    for cells in lines:
+    for number, cells in lines:
         row: dict[str, Any] = {
             names[column]: cell.strip() for column, cell in zip(header, cells, strict=False) if cell.strip()
         }
@@ -77,10 +121,16 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         cell = row.get("answers", row.get("answer", ""))
         if several := _several(cell):
             row = {name: value for name, value in row.items() if name != "answer"} | {"answers": several}
-        yield lines.line_num, _with_slashes(row)
+        yield number, _with_slashes(row)
 
 
 def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, record in _numbered_records(path):
+        names = _names(path, list(record), needed=())
+        yield number, _with_slashes({names[key]: value for key, value in record.items()})
+
+
+def _numbered_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     text = _text(path)
     if text.lstrip().startswith("["):
         try:
@@ -93,8 +143,7 @@ def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, record in numbered:
         if not isinstance(record, dict):
             raise Problem(f'{path}, line {number} is not a record. Write {{"picture": ..., "question": ...}}.')
-        names = _names(path, list(record), needed=())
-        yield number, _with_slashes({names[key]: value for key, value in record.items()})
+        yield number, record
 
 
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
@@ -128,8 +177,17 @@ def _names(path: Path, columns: list[str], needed: tuple[str, ...] = _NEEDED) ->
 def _with_slashes(row: dict[str, Any]) -> dict[str, Any]:
     """A row whose picture is a normal path with slashes, so that one picture has one name."""
     if isinstance(row.get("picture"), str):
-        row["picture"] = posixpath.normpath(row["picture"].strip().replace("\\", "/"))
+        row["picture"] = picture_name(row["picture"])
     return row
+
+
+def picture_name(text: str) -> str:
+    """The name of a picture as a normal path with slashes.
+
+    >>> picture_name(" photos\\\\./cat.jpg ")
+    'photos/cat.jpg'
+    """
+    return posixpath.normpath(text.strip().replace("\\", "/"))
 
 
 def _several(text: str) -> list[str] | None:
