@@ -26,7 +26,7 @@ NEWEST = (2, 28)  # glibc of torch's wheels; ours must not need a newer one
 WITHOUT, WITH = 1_000_000, 3_000_000  # largest size in bytes of a wheel without and with the kernels
 PYTHONS = tuple(f"3.{minor}" for minor in range(11, 15))
 ALLOWED = re.compile(
-    r"regard/([\w/]+\.py|py\.typed|assets/cat\.jpg|explore/static/[\w.-]+|native/\w+\.(?:cpp|h)|native/_kernels_[a-z0-9]+\.(?:so|dylib|dll))"
+    r"regard/([\w/]+\.py|py\.typed|assets/cat\.jpg|(?:explore|report)/static/[\w.-]+|native/\w+\.(?:cpp|h)|native/_kernels_[a-z0-9]+\.(?:so|dylib|dll))"
     r"|regard-[\w.]+\.dist-info/.+"
 )
 

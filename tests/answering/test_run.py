@@ -68,7 +68,7 @@ def test_the_whole_way(finished):
     assert summary.train_questions == 17
     assert set(summary.baselines) == {"question alone", "most frequent answer"}
     assert summary.untrained
-    assert result.report.is_file()
+    assert result.report.path.is_file()
     assert AnsweringFolder(folder / "run").read_summary() == summary
 
 

@@ -14,7 +14,7 @@ from regard.answering.choice import BackboneChoice, choose_backbone
 from regard.answering.estimate import estimate
 from regard.backbones import Backbone, load_backbone, make_backbone, save_backbone
 from regard.pictures import read
-from regard.report import write_run_report
+from regard.report import RunReport, write_run_report
 from regard.training import Fitted, Running
 from regard.vqa.evaluate import evaluate_model
 from regard.vqa.examples import Examples
@@ -40,7 +40,7 @@ class Answered:
 
     folder: AnsweringFolder
     summary: RunSummary
-    report: Path
+    report: RunReport
     seconds: float
 
 

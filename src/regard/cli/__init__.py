@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "Start here": ("demo", "maps", "doctor"),
     "A backbone from pictures": ("pretrain", "evaluate", "export"),
-    "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "compare"),
+    "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "report", "compare"),
     "Look and measure": ("explore", "bench"),
 }
 

@@ -77,6 +77,6 @@ def vqa(
     )
     typer.echo("")
     typer.echo(result.summary.sentence)
-    typer.echo(f"{result.seconds:.0f} s. What it looked at, and where it is right and wrong: open {result.report}")
+    typer.echo(f"{result.seconds:.0f} s. What it looked at, and where it is right and wrong: open {result.report.path}")
     typer.echo(f'Ask it:     regard ask {folder} PICTURE "QUESTION"')
     typer.echo(f"On a page:  regard explore {folder}")

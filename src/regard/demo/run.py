@@ -212,7 +212,9 @@ def _report(folder: DemoFolder, settings: DemoSettings) -> Path:
         predictions = [predictor.ask(picture, record.question) for predictor in predictors.values()]
         # The continuous model again, with another attention.
         predictions.append(predictors[TRAINED_KINDS[1]].ask(picture, record.question, MixtureOf(2)))
-        entries.append(Entry(picture, f"{record.question} ({record.answers[0]})", predictions))
+        entries.append(
+            Entry(picture, record.question, predictions, record.answers, record.question_type, record.picture)
+        )
     return write_report(folder.report, entries, "What the models looked at")
 
 

@@ -1,4 +1,4 @@
-"""Entries of a report: a question about a picture with its predictions."""
+"""Entries of a report: a question about a picture with its predictions, and the answers that people gave."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from regard import _check
 from regard.continuous import Density
+from regard.vqa.evaluate import accuracy_of
+from regard.vqa.records import Record
 
 
 class Predicted(Protocol):
@@ -26,7 +28,7 @@ class Predicted(Protocol):
 
     @property
     def confidence(self) -> float:
-        """Its probability."""
+        """Its score, from 0 to 1."""
 
     @property
     def top(self) -> Sequence[tuple[str, float]]:
@@ -64,6 +66,12 @@ class Predicted(Protocol):
 class Entry:
     """One question about one picture (3, H, W), with the answer under each attention.
 
+    `predictions`: one per attention; the first is the one that the report marks as right or wrong.
+    `answers`: those that people gave; default none: then nothing is marked.
+    `group`: the type of the question, by which a report can be filtered; default none.
+    `name`: of the picture; default none.
+    `unknown`: words of the question that the model does not know; default none.
+
     >>> import torch
     >>> Entry(torch.zeros(3, 4, 4), "What is it?", [])
     Traceback (most recent call last):
@@ -73,6 +81,10 @@ class Entry:
     picture: Tensor
     question: str
     predictions: Sequence[Predicted]
+    answers: Sequence[str] = ()
+    group: str = ""
+    name: str = ""
+    unknown: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Check that there is a prediction, and one per attention."""
@@ -81,6 +93,21 @@ class Entry:
             got = ", ".join(names) or "none"
             _check.complain("predictions", got, "one for each of some attentions", "Ask with each attention once.")
 
+    def credit(self, predicted: Predicted) -> float | None:
+        """How right a prediction is, from 0 to 1, as in the accuracy of VQA; None if no answers are known.
+
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> red = SimpleNamespace(attention="mine", answer="red")
+        >>> Entry(torch.zeros(3, 4, 4), "What colour?", [red], ["Red"] * 10).credit(red)
+        1.0
+        """
+        if not self.answers:
+            return None
+        return accuracy_of([Record(0, "", "", tuple(self.answers))], {0: predicted.answer}).each[0]
+
     def to_json(self) -> dict[str, Any]:
-        """The question, and each prediction as `regard ask --json` prints it."""
-        return {"question": self.question, "predictions": [p.to_json() for p in self.predictions]}
+        """The question, each prediction as `regard ask --json` prints it, and what else is known."""
+        known = {"answers": list(self.answers), "type": self.group, "picture": self.name, "unknown": list(self.unknown)}
+        told = {key: value for key, value in known.items() if value}
+        return {"question": self.question, "predictions": [p.to_json() for p in self.predictions], **told}

@@ -1,73 +1,122 @@
-"""The report as one self-contained HTML page."""
+"""The report as one self-contained HTML page: a summary, if there is one, then the examples."""
 
 from __future__ import annotations
 
-import base64
-import json
+from collections.abc import Sequence
 from html import escape
 
-from regard.report import _pictures
-from regard.report._entries import Entry, Predicted
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --bar: #2a788e; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.2rem; margin-top: 3rem; } h3 { font-size: 1rem; }
-img { max-width: 100%; background: white; border-radius: 6px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }
-td.n, th.n { text-align: right; }
-ol { padding-left: 0; list-style: none; margin: 0; }
-li { display: grid; grid-template-columns: 7rem 1fr 4rem; gap: .5rem; }
-li span { align-self: center; height: .6rem; background: var(--soft); border-radius: 3px; overflow: hidden; }
-li i { display: block; height: 100%; background: var(--bar); }
-.tops { display: grid; grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr)); gap: 1rem 2rem; }
-pre { overflow: auto; max-height: 20rem; background: var(--soft); padding: .8rem; font-size: .8rem; }
-@media print { details { display: none; } }
-"""
+from regard.report._entries import Entry
+from regard.report._examples import examples, legend
+from regard.report._plot import accuracy_plot
+from regard.report._style import policy, script, style
+from regard.vqa.results import Results
+from regard.vqa.summary import RunSummary
 
 
-def page(entries: list[Entry], title: str) -> str:
-    """The HTML. All text of the user is escaped."""
-    body = "\n".join(_section(entry) for entry in entries)
+def page(
+    entries: Sequence[Entry],
+    title: str,
+    summary: RunSummary | None = None,
+    results: Results | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """The HTML. All text of the user is escaped.
+
+    `entries`: the examples.
+    `title`: of the page.
+    `summary`: of the run; default None: then `results`, if there are any, give its accuracy.
+    `results`: of evaluations; default None.
+    `notes`: sentences above the examples; default none.
+    """
+    head = _summary(summary) if summary is not None else _results(results) if results is not None else ""
+    said = "".join(f'<p class="note">{escape(note)}</p>\n' for note in notes)
+    shown = f"<h2>Examples</h2>\n{legend()}{examples(list(entries))}\n" if entries else ""
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>{STYLE}</style>\n</head>\n'
-        f"<body>\n<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        f'<style>{style()}</style>\n</head>\n<body>\n<main>\n<h1 dir="auto">{escape(title)}</h1>\n{head}{said}{shown}'
+        "</main>\n<footer>Written by regard. The page is one file: it loads nothing and sends nothing.</footer>\n"
+        f"<script>{script()}</script>\n</body>\n</html>\n"
     )
 
 
-def _section(entry: Entry) -> str:
-    question = escape(entry.question)
-    rows = "\n".join(_table_row(p) for p in entry.predictions)
-    tops = "\n".join(f"<div><h3>{escape(p.attention)}</h3>{_top(p)}</div>" for p in entry.predictions)
-    content = escape(json.dumps(entry.to_json(), indent=1))
+def _summary(summary: RunSummary) -> str:
+    by = {"question type": "By question type", "answer type": "By answer type", "first words": "By first words"}
+    left_out = "".join(f'<li><bdi lang="">{escape(sentence)}</bdi></li>' for sentence in summary.left_out)
     return (
-        f"<section>\n<h2>{question}</h2>\n"
-        f"{_image(_pictures.attention_panels(entry), f'Where each attention looked: {entry.question}')}\n"
-        '<table>\n<tr><th>attention</th><th>answer</th><th class="n">confidence</th><th class="n">entropy</th>'
-        f'<th class="n">support area</th></tr>\n{rows}\n</table>\n'
-        f'<h3>Top answers</h3>\n<div class="tops">\n{tops}\n</div>\n'
-        "<h3>Effective weights: what each cell contributed (hatched: less than nothing)</h3>\n"
-        f"{_image(_pictures.contributions(entry), f'Effective weights of each attention: {entry.question}')}\n"
-        f"<details><summary>All numbers</summary>\n<pre>{content}</pre></details>\n</section>"
+        f'<p class="lead">{escape(summary.sentence)}</p>\n{_gain(summary)}{_untrained(summary)}'
+        f"<dl>{_facts(summary)}</dl>\n<h2>{by[summary.grouping]}</h2>\n{accuracy_plot(summary)}"
+        f"<h2>What was left out</h2>\n{f'<ul>{left_out}</ul>' if left_out else '<p>Nothing.</p>'}\n"
     )
 
 
-def _table_row(p: Predicted) -> str:
+def _gain(summary: RunSummary) -> str:
+    """Whether looking at the pictures helps, in words."""
+    if summary.gain is None:
+        return ""
+    low, high = summary.gain
+    best = max(summary.baselines.items(), key=lambda entry: entry[1])[0]
+    if low > 0:
+        return f"<p>Looking at the picture is worth {low:.0f} to {high:.0f} points over the {escape(best)}.</p>\n"
+    if high < 0:
+        return (
+            f'<p class="note">That is worse than the {escape(best)}: the model has not learned from the pictures.</p>\n'
+        )
     return (
-        f'<tr><td>{escape(p.attention)}</td><td>{escape(p.answer)}</td><td class="n">{p.confidence:.1%}</td>'
-        f'<td class="n">{p.entropy:.3f}</td><td class="n">{p.support_area:.1%}</td></tr>'
+        f'<p class="note">That is not clearly better than the {escape(best)} (between {_points(low)} and '
+        f"{_points(high)}): nothing shows yet that the pictures help. More questions, more training or a better "
+        "backbone may.</p>\n"
     )
 
 
-def _top(p: Predicted) -> str:
-    lines = (
-        f'<li>{escape(answer)}<span><i style="width:{100 * min(max(score, 0.0), 1.0):.1f}%"></i></span>{score:.1%}</li>'
-        for answer, score in p.top
+def _points(difference: float) -> str:
+    return f"{abs(difference):.0f} points {'less' if difference < 0 else 'more'}"
+
+
+def _untrained(summary: RunSummary) -> str:
+    if not summary.untrained:
+        return ""
+    return (
+        '<p class="note">The backbone, the part that sees the pictures, has random weights. One that was trained on '
+        "photographs usually answers far more questions.</p>\n"
     )
-    return f"<ol>{''.join(lines)}</ol>"
 
 
-def _image(png: bytes, description: str) -> str:
-    return f'<img alt="{escape(description)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+def _facts(summary: RunSummary) -> str:
+    facts = {
+        "measured on": f"{summary.questions:,} questions about {summary.pictures:,} pictures that it was not "
+        f"trained on (split {summary.split} of {summary.data})",
+        "trained on": f"{summary.train_questions:,} questions about {summary.train_pictures:,} pictures"
+        + ("" if summary.seconds is None else f", in {_duration(summary.seconds)}"),
+        "without the picture": "; ".join(f"{name} {value:.1f} %" for name, value in summary.baselines.items()),
+        "output attention": summary.attention,
+        "backbone": summary.backbone + (" (random weights)" if summary.untrained else ""),
+        "how it is counted": "An answer counts as right if at least four of ten people gave it, and in part if fewer "
+        "did; a question with one known answer counts fully or not. The range in brackets is the 95 % interval from "
+        "drawing the pictures again, each with all its questions.",
+    }
+    return "".join(
+        f'<dt>{name}</dt><dd><bdi lang="">{escape(words)}</bdi></dd>' for name, words in facts.items() if words
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in the unit that people would use.
+
+    >>> _duration(42), _duration(600), _duration(9000)
+    ('42 seconds', '10 minutes', '2.5 hours')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def _results(results: Results) -> str:
+    """Accuracies by split and attention, of a run that has been evaluated and has no summary."""
+    rows = "".join(
+        f'<li><bdi lang="">{escape(split)}</bdi>, {escape(kind)}: {numbers["overall"]:.1f} % right</li>'
+        for split, kinds in results.splits.items()
+        for kind, numbers in kinds.items()
+    )
+    return f"<h2>Accuracy</h2>\n<ul>{rows}</ul>\n"

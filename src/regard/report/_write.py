@@ -15,8 +15,9 @@ from regard.report._entries import Entry
 def write_report(path: Path | str, entries: Iterable[Entry], title: str = "Attention report") -> Path:
     """Write a report as HTML, PNG or JSON, by the suffix of `path`, and return the path.
 
-    All three hold the question, the answer, the top answers with their scores, the attention, its entropy, support area
-    and effective weights, per attention. The file is written atomically.
+    All three hold the question, the answers with their scores, and where each attention looked; HTML and JSON also the
+    effective weights, JSON all numbers. Answers that people gave, if an entry has them, are shown beside, and the
+    first prediction is marked as right or wrong. The file is written whole or not at all.
 
     >>> import tempfile
     >>> import torch

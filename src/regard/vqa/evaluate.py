@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.vqa.accuracy import Accuracy, mean_accuracy
+from regard.vqa.accuracy import Accuracy, mean_accuracy, normalise
 from regard.vqa.attention_quality import AttentionQuality, attention_map, attention_quality, concatenate, mixture_modes
 from regard.vqa.examples import Examples
 from regard.vqa.kinds import Kind, parse
@@ -105,9 +105,21 @@ def evaluate_model(
 
 
 def accuracy_of(records: Sequence[Record], predictions: Mapping[int | str, str]) -> Accuracy:
-    """The official accuracy over the records that have answers; NaN if none has."""
+    """The official accuracy over the records that have answers; NaN if none has.
+
+    Answers on which all people agree are normalised too, as those on which they do not are by the official code: a
+    model gives normalised answers, and tables have capitals.
+
+    >>> accuracy_of([Record(1, "a", "What is it?", ("A Cat",) * 10)], {1: "cat"}).overall
+    100.0
+    """
     annotations = [
-        {"question_id": r.id, "answers": r.answers, "answer_type": r.answer_type, "question_type": r.question_type}
+        {
+            "question_id": r.id,
+            "answers": r.answers if len(set(r.answers)) > 1 else [normalise(answer) for answer in r.answers],
+            "answer_type": r.answer_type,
+            "question_type": r.question_type,
+        }
         for r in records
         if r.answers
     ]

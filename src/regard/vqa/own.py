@@ -45,7 +45,7 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
             skipped.add("line without picture or question", where)
             continue
         name = str(row["picture"])
-        picture = _picture_path(name, folder, path.parent)
+        picture = picture_path(name, folder, path.parent)
         if picture is None:
             skipped.add("question without a picture", f"{where}: no picture {folder / name}")
             continue
@@ -67,7 +67,7 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
     return Records(split if split is not None and sizes else path.stem, records, paths, skipped)
 
 
-def _picture_path(name: str, *folders: Path) -> Path | None:
+def picture_path(name: str, *folders: Path) -> Path | None:
     """A picture in the first of the folders that has it, with or without the ending of its name; None if none has."""
     for folder in dict.fromkeys(folders):
         for ending in ("", *sorted(SUFFIXES)) if not Path(name).suffix else ("",):

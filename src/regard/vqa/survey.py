@@ -15,7 +15,7 @@ from regard._files import replacing
 from regard._problem import Problem
 from regard.vqa.own import TRAIN, position_of, read_own, split_of_row
 from regard.vqa.records import Record, Records, commonest
-from regard.vqa.table import columns_in, read_rows
+from regard.vqa.table import read_raw, read_rows
 
 #: The names that a table may have for each split.
 SPLIT_NAMES = {
@@ -139,7 +139,7 @@ def look_at(
     root = Path(pictures) if pictures else path.parent
     if not root.is_dir():
         raise Problem(f"{root} is not a folder. Give the folder of the pictures.")
-    columns = columns_in(path)
+    columns = read_raw(path).names
     fields = {field: column for column, field in columns.items() if field in _FIELDS}
     records = _with_paths(read_own(path, None, root).keep_answered(), root)
     if not len(records):

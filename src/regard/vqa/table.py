@@ -8,6 +8,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +48,6 @@ def read_rows(path: Path) -> NumberedRows:
     return list(_csv(path) if is_table(path) else _json_records(path))
 
 
-def columns_in(path: Path) -> dict[str, str]:
-    """Regard's name for each column of a table, or the column's own; of JSON for each key of any record.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = (Path(folder) / "mine.csv").write_text("Image;Question;Label;Notes\\n")
-    ...     columns_in(Path(folder) / "mine.csv")
-    {'Image': 'picture', 'Question': 'question', 'Label': 'answer', 'Notes': 'Notes'}
-    """
-    if is_table(path):
-        return _names(path, _header(_text(path)))
-    keys = dict.fromkeys(key for _, record in _json_objects(path) for key in record)
-    return _names(path, list(keys), needed=())
-
-
 def is_table(path: Path) -> bool:
     """Whether a file is a table of text by its name; others hold JSON."""
     return path.suffix.lower() in _TABLES
@@ -77,13 +63,55 @@ def _delimiter(text: str) -> str:
     return max(_DELIMITERS, key=header.count)
 
 
-def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+@dataclass(frozen=True)
+class RawTable:
+    """A table as it was written: its columns in order, regard's name for each that it knows, and the rows.
+
+    Each row has the number of its line and its cells by column, unchanged.
+    """
+
+    columns: tuple[str, ...]
+    names: dict[str, str]
+    rows: NumberedRows
+
+    def field(self, row: dict[str, Any], field: str) -> Any:
+        """The content of a row under regard's name of a field; None if it has none."""
+        return next((row[column] for column, name in self.names.items() if name == field and column in row), None)
+
+
+def read_raw(path: Path) -> RawTable:
+    """A table with its own columns and cells, to be written again with further columns.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "mine.csv").write_text("Image;Question;note\\na.jpg; What is it?;\\n")
+    ...     table = read_raw(Path(folder) / "mine.csv")
+    >>> table.rows, table.field(table.rows[0][1], "picture")
+    ([(2, {'Image': 'a.jpg', 'Question': ' What is it?', 'note': ''})], 'a.jpg')
+    """
+    if is_table(path):
+        columns, lines = _lines(path)
+        rows = [(number, dict(zip(columns, cells, strict=False))) for number, cells in lines if any(cells)]
+        return RawTable(tuple(columns), _names(path, columns), rows)
+    rows = list(_numbered_records(path))
+    # Records may differ in the names of their fields.
+    names = {column: name for _, row in rows for column, name in _names(path, list(row), needed=()).items()}
+    _names(path, list(names.values()))
+    return RawTable(tuple(names), names, rows)
+
+
+def _lines(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The columns of a CSV, and its lines with their numbers."""
     text = _text(path)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
-    header = _header(text)
+    header = [column.strip() for column in next(lines, [])]
+    return header, ((lines.line_num, cells) for cells in lines)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    header, lines = _lines(path)
     names = _names(path, header)
-    next(lines, None)
-    for cells in lines:
+    for number, cells in lines:
         row: dict[str, Any] = {
             names[column]: cell.strip() for column, cell in zip(header, cells, strict=False) if cell.strip()
         }
@@ -93,23 +121,16 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         cell = row.get("answers", row.get("answer", ""))
         if several := _several(cell):
             row = {name: value for name, value in row.items() if name != "answer"} | {"answers": several}
-        yield lines.line_num, _with_slashes(row)
-
-
-def _header(text: str) -> list[str]:
-    """The columns of a table of text."""
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
-    return [column.strip() for column in next(lines, [])]
+        yield number, _with_slashes(row)
 
 
 def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, record in _json_objects(path):
+    for number, record in _numbered_records(path):
         names = _names(path, list(record), needed=())
         yield number, _with_slashes({names[key]: value for key, value in record.items()})
 
 
-def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of a JSON list or of JSON lines with their numbers, fields by their own names."""
+def _numbered_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     text = _text(path)
     if text.lstrip().startswith("["):
         try:
@@ -156,8 +177,17 @@ def _names(path: Path, columns: list[str], needed: tuple[str, ...] = _NEEDED) ->
 def _with_slashes(row: dict[str, Any]) -> dict[str, Any]:
     """A row whose picture is a normal path with slashes, so that one picture has one name."""
     if isinstance(row.get("picture"), str):
-        row["picture"] = posixpath.normpath(row["picture"].strip().replace("\\", "/"))
+        row["picture"] = picture_name(row["picture"])
     return row
+
+
+def picture_name(text: str) -> str:
+    """The name of a picture as a normal path with slashes.
+
+    >>> picture_name(" photos\\\\./cat.jpg ")
+    'photos/cat.jpg'
+    """
+    return posixpath.normpath(text.strip().replace("\\", "/"))
 
 
 def _several(text: str) -> list[str] | None:

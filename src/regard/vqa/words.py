@@ -57,6 +57,14 @@ class Words:
         numbers = [self.numbers.get(word, UNKNOWN_WORD) for word in tokens(question)[:length]]
         return torch.tensor(numbers + [PAD] * (length - len(numbers)))
 
+    def unknown(self, question: str) -> list[str]:
+        """The words of a question that are not known, each once.
+
+        >>> Words.of(["Is it red?"]).unknown("Is it blue, or not blue?")
+        ['blue', 'or', 'not']
+        """
+        return [word for word in dict.fromkeys(tokens(question)) if word not in self.numbers]
+
     @property
     def fingerprint(self) -> str:
         """A short hash: equal for vocabularies that give the same numbers."""

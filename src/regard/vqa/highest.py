@@ -1,0 +1,55 @@
+"""Where an attention looks most: one point of the picture."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.continuous import Density, Mixture
+
+_LATTICE, _ZOOMS = 64, 4  # points of a side; times that the search goes on between its neighbours
+
+
+def highest_point(weights: Tensor, density: Density | None) -> tuple[float, float]:
+    """The highest point (x, y) of an attention on the unit square, x to the right, y down.
+
+    Of a density, its highest point in the picture. Without one, the middle of the cell with the largest weight; of
+    several cells with that weight the one nearest to their common middle, so that the point is always on one of them.
+
+    `weights`: of the cells, (h, w).
+    `density`: one on the plane, without a batch; None for a discrete attention.
+
+    >>> highest_point(torch.tensor([[0.1, 0.2], [0.3, 0.4]]), None)
+    (0.75, 0.75)
+    >>> from regard.continuous import Gaussian
+    >>> highest_point(torch.full((2, 2), 0.25), Gaussian(torch.tensor([0.25, 0.5]), 0.01 * torch.eye(2)))
+    (0.25, 0.5)
+    """
+    if density is None:
+        return _highest_cell(weights)
+    parts = density.parts.mean[density.mixing > 0] if isinstance(density, Mixture) else density.mean.reshape(1, 2)
+    steps = (torch.arange(_LATTICE) + 0.5) / _LATTICE
+    points = torch.cat([parts.detach().double().cpu(), torch.cartesian_prod(steps, steps).double()])
+    best = _best(density, points)
+    window = 1 / _LATTICE
+    for _ in range(_ZOOMS):
+        offsets = torch.linspace(-window, window, 11, dtype=torch.float64)
+        # The best so far comes first: only a higher point replaces it.
+        best = _best(density, torch.cat([best[None], best + torch.cartesian_prod(offsets, offsets)]))
+        window /= 5
+    x, y = best.tolist()
+    return x, y
+
+
+def _best(density: Density, points: Tensor) -> Tensor:
+    inside = points.clamp(0, 1)
+    with torch.no_grad():
+        values = density.pdf(inside.to(density.mean)).reshape(-1)
+    return inside[int((values == values.max()).nonzero()[0])]  # the first; argmax may give any
+
+
+def _highest_cell(weights: Tensor) -> tuple[float, float]:
+    height, width = weights.shape
+    tied = (weights >= weights.max() * (1 - 1e-6)).nonzero().double()
+    row, column = tied[int((tied - tied.mean(0)).square().sum(-1).argmin())].tolist()
+    return (column + 0.5) / width, (row + 0.5) / height
