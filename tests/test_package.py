@@ -12,7 +12,8 @@ import regard
 SOURCE = Path(regard.__file__).parent
 # Each layer may import from the layers before it, and from its own.
 LAYERS = [
-    {"_check", "_files", "_once", "_partial", "_problem", "_repr", "_rounded", "_torch", "hub", "native"},
+    {"_check", "_files", "_lock", "_once", "_partial", "_problem", "_repr", "_rounded", "_stop", "_torch", "_workers"}
+    | {"hub", "native"},
     {"affinity", "maps", "continuous", "wasserstein"},
     {"attention", "losses"},
     {"nn"},

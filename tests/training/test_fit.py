@@ -67,7 +67,7 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_stays_behind(tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     whole, _ = run(tmp_path / "whole")
     parts, fitted = run(tmp_path / "parts")
-    assert fitted.resumed == 4
+    assert fitted.resumed == 6
     assert same(whole, parts)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from regard._problem import Problem
 from regard.training import LARS, Order, cosine, generator, groups, mix, uniform
-from regard.training._log import Progress
+from regard.training._progress import Progress
 
 
 def test_uniform_looks_uniform_and_independent():
@@ -104,14 +104,34 @@ def test_lars_with_nothing_to_scale_by():
     LARS([nn.Parameter(torch.ones(2))], lr=1.0).step()  # no gradient: no step
 
 
-def test_progress_says_the_time_left(capsys, monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that is set by hand."""
     now = [100.0]
-    monkeypatch.setattr("regard.training._log.time.monotonic", lambda: now[0])
-    progress = Progress(0, 20, shown=True)
-    for step in range(1, 21):
-        now[0] += 3
-        progress.show(step, {"loss": 0.5}, 12.0)
+    monkeypatch.setattr("regard.training._progress.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_progress_comes_by_the_clock(capsys, clock):
+    """Two or three lines a minute, however quick a step is: an estimate, the time left, the time it took."""
+    progress = Progress(1000)
+    for step in range(1, 1001):
+        clock[0] += 0.125
+        progress.show(step, "loss 0.5000  12 samples/s")
     lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "step 40/1000  loss 0.5000  12 samples/s  about 2 minutes here"
+    assert lines[1] == "step 240/1000  loss 0.5000  12 samples/s  1:35 left"
+    assert lines[-1] == "step 1000/1000  loss 0.5000  12 samples/s  took 2:05"
+    assert len(lines) == 6
+
+
+def test_progress_of_slow_steps_and_of_a_resumed_run(capsys, clock):
+    progress = Progress(100, "picture", start=90)
+    for done in range(90, 101):
+        progress.show(done)
+        clock[0] += 40
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["picture 91/100  about 6 minutes here", "picture 92/100  5:20 left"]
     assert len(lines) == 10
-    assert lines[0] == "step 2/20  loss 0.5000  12 samples/s  0:54 left"
-    assert lines[-1].endswith("0:00 left")
+    Progress(5, shown=False).show(5)
+    assert capsys.readouterr().err == ""

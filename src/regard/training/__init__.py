@@ -18,8 +18,9 @@ A `Task` is a module with a loss and an optimiser; `fit` runs it on Lightning Fa
 All random numbers are functions of (seed, step): the order of the samples is `Order`'s, torch is seeded before every
 batch (dropout), and `batch` draws with `uniform(seed, index, ...)` or a generator seeded by
 `mix(seed, epoch, index)`. So `fit` with the same `out` resumes bit for bit, in the middle of an epoch too, with any
-number of loader workers. `batch_size` counts the samples of one forward pass over all processes: the same command on 1
-or 8 devices takes the same steps. A checkpoint folder (`latest(out)`) holds model.safetensors, state.pt, config.json.
+number of loader workers. Ctrl-c and SIGTERM write a checkpoint after the current step. `batch_size` counts the samples
+of one forward pass over all processes: the same command on 1 or 8 devices takes the same steps. A checkpoint folder
+(`latest(out)`) holds model.safetensors, state.pt, config.json.
 """
 
 from regard.training._checkpoints import Checkpoint

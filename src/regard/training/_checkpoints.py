@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._files import temporary_beside
 from regard._problem import Problem
 from regard.hub.model_folder import CONFIG, FORMAT, WEIGHTS
 
@@ -89,27 +90,44 @@ def save(
     `state`: of the optimiser and the task, for state.pt.
     `config`: for config.json.
     """
-    from safetensors.torch import save_file
-
-    folder, temporary = place / f"{STEP_PREFIX}{step:08d}", place / f".{STEP_PREFIX}{step:08d}.tmp"
+    folder = place / f"{STEP_PREFIX}{step:08d}"
+    temporary = temporary_beside(folder)
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_file({name: t.detach().cpu().contiguous() for name, t in weights.items()}, temporary / WEIGHTS)
-    torch.save(state, temporary / STATE)
-    (temporary / CONFIG).write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
-    names = (WEIGHTS, STATE)
-    (temporary / SUMS).write_text(
-        json.dumps({n: hashlib.sha256((temporary / n).read_bytes()).hexdigest() for n in names})
-    )
-    for name in (*names, CONFIG, SUMS):
-        _sync(temporary / name)
-    _sync(temporary)
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
-    _sync(place)
-    for old in sorted(place.glob(f"{STEP_PREFIX}*"))[:-KEPT] + list(place.glob(f".{STEP_PREFIX}*.tmp")):
+    try:
+        temporary.mkdir(parents=True)
+        sums = {}
+        for name, content in ((WEIGHTS, _weights_file(weights)), (STATE, _state_file(state))):
+            (temporary / name).write_bytes(content)
+            sums[name] = hashlib.sha256(content).hexdigest()
+        (temporary / CONFIG).write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
+        (temporary / SUMS).write_text(json.dumps(sums))
+        for name in (WEIGHTS, STATE, CONFIG, SUMS):
+            _sync(temporary / name)
+        _sync(temporary)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+        _sync(place)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    for old in sorted(place.glob(f"{STEP_PREFIX}*"))[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return Checkpoint(folder, step)
+
+
+def _weights_file(weights: dict[str, Tensor]) -> bytes:
+    """model.safetensors. As bytes, like the state: writing them raises what any file does, such as on a full disk."""
+    from safetensors.torch import save as as_bytes
+
+    return as_bytes({name: t.detach().cpu().contiguous() for name, t in weights.items()})
+
+
+def _state_file(state: dict[str, Any]) -> bytes:
+    """state.pt."""
+    import io
+
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
 
 
 def newest(place: Path) -> Checkpoint | None:
@@ -124,6 +142,8 @@ def newest(place: Path) -> Checkpoint | None:
 
 def _sync(path: Path) -> None:
     """Wait until a file or folder is on disk (fsync)."""
+    if os.name == "nt" and path.is_dir():  # which cannot be opened there
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

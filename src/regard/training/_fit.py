@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard._files import disk_in_words
+from regard._lock import writing_to
 from regard._problem import Problem
 from regard.training._checkpoints import Checkpoint
 from regard.training._folder import RunFolder
@@ -82,8 +84,9 @@ def fit(
 ) -> Fitted:
     """Train `task` in place up to `settings.steps` updates, from the newest checkpoint in `out`; rerun to resume.
 
-    A checkpoint is written every `running.checkpoint_every` steps and at the end. With several processes batch norms
-    are synchronised.
+    A checkpoint is written every `running.checkpoint_every` steps and at the end. The first ctrl-c or SIGTERM ends the
+    run after the current step with a checkpoint, and raises `KeyboardInterrupt`; the second ends the process. While it
+    runs, no other process can write to `out`. With several processes batch norms are synchronised.
 
     `task`: what is trained.
     `data`: what it is trained on.
@@ -114,18 +117,20 @@ def fit(
     """
     running = running or Running()
     folder, steps = RunFolder(Path(out)), settings.steps
-    checkpoint = folder.latest() if running.resume else None
-    start, state = 0, {}
-    if checkpoint is not None:
-        start, state = checkpoint.step, restore(task, checkpoint)
-        if start > steps:
-            raise Problem(
-                f"{folder.path} was trained for {start} steps already, more than {steps}. Ask for more, or elsewhere."
-            )
     from regard.training._loop import FitCall, run_loop  # slow to import, so only here
 
-    call = FitCall(start, settings, running, folder, after_step, on_log)
-    seconds, per_second = run_loop(task, data, call, state)
+    with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
+        checkpoint = folder.latest() if running.resume else None
+        start, state = 0, {}
+        if checkpoint is not None:
+            start, state = checkpoint.step, restore(task, checkpoint)
+            if start > steps:
+                raise Problem(
+                    f"{folder.path} was trained for {start} steps already, more than {steps}. Ask for more, or "
+                    "elsewhere."
+                )
+        call = FitCall(start, settings, running, folder, after_step, on_log)
+        seconds, per_second = run_loop(task, data, call, state)
     return Fitted(steps - start, start, seconds, per_second)
 
 

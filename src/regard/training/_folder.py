@@ -15,6 +15,7 @@ from regard.backbones._files import BACKBONE_FOLDER
 from regard.hub.model_folder import CONFIG, FORMAT, check_format
 from regard.training import _checkpoints
 from regard.training._checkpoints import Checkpoint
+from regard.training._data import DataDescription
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,10 @@ class RunFolder:
         tensorboard/    in place of both, if the log is TensorBoard's
         checkpoints/    the newest checkpoints
         backbone/       the backbone that was trained, or that made the features
+        data.json       what it is trained on: in words, and as a digest
         steps           the number of steps of the whole run, for showing progress
         done            written when the run has ended: its seconds
+        .lock           while a process writes: which
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -97,10 +100,40 @@ class RunFolder:
         """The newest complete checkpoint, or None; what a killed process left incomplete is ignored."""
         return _checkpoints.newest(self.checkpoints)
 
+    def kept(self) -> str:
+        """A sentence on the newest checkpoint, for messages; empty if there is none."""
+        checkpoint = self.latest()
+        return "" if checkpoint is None else f"Step {checkpoint.step} is kept."
+
     def begin_afresh(self) -> None:
         """Remove the state from which an older run could be resumed."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         self._done.unlink(missing_ok=True)
+
+    def read_data(self) -> DataDescription | None:
+        """What the run is trained on; None if unknown, as for older runs."""
+        try:
+            return DataDescription.from_json(json.loads(self._data.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the folder has a run that can be resumed, or one that has ended."""
+        return self.is_done or self.latest() is not None
+
+    def check_data(self, data: DataDescription) -> None:
+        """Raise a Problem that names both, if the folder has a run that is trained on other data."""
+        written = self.read_data()
+        if self.is_begun and written is not None and written != data:
+            raise Problem(
+                f"{self.path} has a run trained on {written}, and this is {data}. Choose another folder (--out), or "
+                "start over: --fresh"
+            )
+
+    def write_data(self, data: DataDescription) -> None:
+        """Write what the run is trained on."""
+        self.write_json(self._data, data.to_json())
 
     def write_steps(self, steps: int) -> None:
         """Write the number of steps of the whole run."""
@@ -132,7 +165,13 @@ class RunFolder:
     def write_json(file: Path, content: Any) -> None:
         """Write a JSON file, completely or not at all."""
         with replacing(file) as beside:
-            beside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            # Half of a surrogate pair stands for a byte of a name that is not UTF-8; it is written as JSON escapes it.
+            text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+            beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+    @property
+    def _data(self) -> Path:
+        return self.path / "data.json"
 
     @property
     def _steps(self) -> Path:

@@ -1,10 +1,8 @@
-"""Logs of a run, CSV or TensorBoard, and one line of progress with the time left."""
+"""Logs of a run: CSV or TensorBoard."""
 
 from __future__ import annotations
 
 import csv
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from regard._files import replacing
 from regard._problem import Problem
 from regard.training._folder import RunFolder
 
@@ -57,9 +56,7 @@ class CsvLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._rows: list[dict[str, Any]] = []
         if path.is_file() and start:
-            with path.open(newline="") as file:
-                self._rows = [row for row in csv.DictReader(file) if row.get("step", "").isdigit()]
-            self._rows = [row for row in self._rows if int(row["step"]) <= start]
+            self._rows = _whole_rows(path, start)
         self._names = list(self._rows[0]) if self._rows else ["step"]
         self._rewrite()
 
@@ -82,10 +79,21 @@ class CsvLog:
         """Every row is on disk already."""
 
     def _rewrite(self) -> None:
-        with self.path.open("w", newline="") as file:
+        with replacing(self.path) as beside, beside.open("w", newline="") as file:
             writer = csv.DictWriter(file, self._names)
             writer.writeheader()
             writer.writerows(self._rows)
+
+
+def _whole_rows(path: Path, last: int) -> list[dict[str, Any]]:
+    """The rows of a log up to a step, without one that a killed process wrote half of: "2" of "210,0.5"."""
+    rows: list[dict[str, Any]] = []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            whole = None not in row and None not in row.values() and row.get("step", "").isdigit()
+            if whole and (int(rows[-1]["step"]) if rows else 0) < int(row["step"]) <= last:
+                rows.append(row)
+    return rows
 
 
 class TensorBoardLog:
@@ -108,39 +116,3 @@ class TensorBoardLog:
     def close(self) -> None:
         """Flush."""
         self._writer.close()
-
-
-class Progress:
-    """One line that is overwritten, on a terminal; elsewhere a line every tenth of the steps."""
-
-    def __init__(self, start: int, steps: int, shown: bool) -> None:
-        self.start, self.steps, self.shown = start, steps, shown
-        self.terminal = sys.stderr.isatty()
-        self._start_time = self._last_time = time.monotonic()
-        self._tenth = 10 * start // max(1, steps)
-
-    def show(self, step: int, values: Mapping[str, float], per_second: float) -> None:
-        """Print the step, the loss, the speed and the time left, unless that was just done."""
-        if not self.shown:
-            return
-        now, tenth = time.monotonic(), 10 * step // self.steps
-        if step < self.steps and (now - self._last_time < 0.5 if self.terminal else tenth == self._tenth):
-            return
-        self._last_time, self._tenth = now, tenth
-        left = (now - self._start_time) / max(1, step - self.start) * (self.steps - step)
-        loss = f"  loss {values['loss']:.4f}" if "loss" in values else ""
-        line = f"step {step}/{self.steps}{loss}  {per_second:.0f} samples/s  {clock(left)} left"
-        end = "\n" if not self.terminal or step == self.steps else ""
-        sys.stderr.write((f"\r{line:<78}" if self.terminal else line) + end)
-        sys.stderr.flush()
-
-
-def clock(seconds: float) -> str:
-    """Seconds as [hours:]minutes:seconds.
-
-    >>> clock(65), clock(3700)
-    ('1:05', '1:01:40')
-    """
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -3,7 +3,8 @@
 Fabric starts the processes, moves tensors, averages gradients and scales losses: what differs between one CPU, eight
 GPUs and 64 machines. The order of the samples, the log, the checkpoints and the progress are this package's, so
 Lightning's Trainer would be used with its own switched off, and its loop be spread over callbacks. The Trainer also
-turns ctrl-c into `sys.exit(1)` and ignores further ones; here it is an ordinary KeyboardInterrupt.
+turns ctrl-c into `sys.exit(1)` and ignores further ones; here it and SIGTERM end the run after the current step, with a
+checkpoint (`regard._stop`).
 
 The only module that imports Lightning, which is slow; `fit` imports it when a run begins.
 """
@@ -11,6 +12,7 @@ The only module that imports Lightning, which is slow; `fit` imports it when a r
 from __future__ import annotations
 
 import logging
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,14 +30,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from regard._problem import Problem
+from regard._stop import Stop
 from regard.training import _checkpoints
 from regard.training._fit import Task
 from regard.training._folder import RunFolder
-from regard.training._log import Log, NoLog, Progress, open_log
+from regard.training._log import Log, NoLog, open_log
 from regard.training._norm import synchronise_norms
 from regard.training._order import Batches, Order
+from regard.training._progress import Progress
 from regard.training._random import mix
 from regard.training._settings import FitSettings, Running
+
+_AGREE = 10  # steps after which several processes ask each other whether one got a signal
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
     batches = iter(_loader(data, call, fabric))
     number = call.start * settings.accumulate
     journal = _Journal(call, fabric.is_global_zero)
-    try:
+    with Stop() as stop, _cleaned_up(fabric, task, journal):
         for step in range(call.start, steps):
             for part in range(1, settings.accumulate + 1):
                 batch = fabric.to_device(next(batches))
@@ -99,12 +105,13 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
             optimizer.zero_grad()
             task.after_update(step)
             steps_done = step + 1
-            journal.count()
-            if steps_done % running.log_every == 0 or steps_done in (call.start + 1, steps):
+            journal.count(steps_done, losses.numbers)
+            if steps_done % running.log_every == 0 or steps_done in (1, steps):
                 journal.write(steps_done, losses.numbers, optimizer.param_groups[0]["lr"])
             if call.after_step is not None:
                 call.after_step(steps_done)
-            if steps_done % running.steps_between_checkpoints == 0 or steps_done == steps:
+            stops = _all_stop(fabric, stop, steps_done)
+            if stops or steps_done % running.steps_between_checkpoints == 0 or steps_done == steps:
                 content = {
                     "extra": task.extra_state(),
                     "optimizer": optimizer.state_dict(),
@@ -113,13 +120,35 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
                 if fabric.is_global_zero:
                     _checkpoints.save(call.folder.checkpoints, steps_done, task.state_dict(), content, task.config)
                 fabric.barrier()
+            if stops:
+                stop.kept = f"step {steps_done} of {steps} is kept in {call.folder.path}"
+                break
+    return journal.seconds, journal.per_second
+
+
+@contextmanager
+def _cleaned_up(fabric: Fabric, task: Task, journal: _Journal) -> Iterator[None]:
+    """Close the log and bring the task back to the CPU, however the run ends; after an error end other processes."""
+    try:
+        yield
     except BaseException:
         _end_children(fabric)
         raise
     finally:
         journal.close()
         task.cpu()
-    return journal.seconds, journal.per_second
+
+
+def _all_stop(fabric: Fabric, stop: Stop, step: int) -> bool:
+    """Whether to stop after this step. Processes agree on it, now and then: none may wait for one that has left."""
+    if fabric.world_size == 1:
+        return bool(stop.requested)
+    if step % _AGREE:
+        return False
+    number = torch.tensor(float(stop.requested), device=fabric.device)
+    if agreed := int(fabric.all_reduce(number, reduce_op="max")):  # type: ignore[arg-type]
+        stop.request(agreed)
+    return bool(agreed)
 
 
 class _Box:
@@ -178,10 +207,21 @@ def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
         batch_size=None,
         sampler=sampler,
         num_workers=workers,
+        worker_init_fn=_outlive_signals if workers else None,
         persistent_workers=workers > 0,
         # Its own generator: the loader must not draw from the one that dropout draws from.
         generator=torch.Generator().manual_seed(0),
     )
+
+
+def _outlive_signals(number: int) -> None:
+    """In a process that loads: signals to the whole group are for the one that trains, which ends its loaders."""
+
+    def second_ends(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, second_ends)
 
 
 class _Journal:
@@ -195,15 +235,17 @@ class _Journal:
             if not call.start:  # a fresh start: an older run must not be resumed from here on
                 call.folder.begin_afresh()
             self._log = open_log(call.running.log, call.folder, call.start)
-        self._progress = Progress(call.start, call.settings.steps, call.running.progress and first)
+        self._progress = Progress(call.settings.steps, start=call.start, shown=call.running.progress and first)
         self._start_time, self._updates = time.monotonic(), 0
 
-    def count(self) -> None:
-        """Count an update, and measure the time."""
+    def count(self, step: int, numbers: dict[str, Any]) -> None:
+        """Count an update, measure the time, and now and then show both."""
         settings = self.call.settings
         self._updates += 1
         self.seconds = time.monotonic() - self._start_time
-        self.per_second = self._updates * settings.batch_size * settings.accumulate / self.seconds
+        self.per_second = self._updates * settings.batch_size * settings.accumulate / max(self.seconds, 1e-9)
+        if self._progress.due or step == settings.steps:
+            self._progress.show(step, f"loss {float(numbers['loss']):.4f}  {self.per_second:.0f} samples/s")
 
     def write(self, step: int, numbers: dict[str, Any], lr: float) -> None:
         """Log the numbers of a step; called in every process, as those of a task may be sums over processes."""
@@ -222,7 +264,6 @@ class _Journal:
             lists = {}
         values |= {"lr": float(lr), "samples_per_second": self.per_second}
         self._log.write(step, values, lists)
-        self._progress.show(step, values, self.per_second)
         if self.call.on_log is not None:
             self.call.on_log(step, values)
 

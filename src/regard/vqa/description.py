@@ -15,11 +15,12 @@ from regard.backbones import Backbone, fingerprint
 class FeatureDescription:
     """Features with equal descriptions are the same numbers for the same picture. Stores, runs and predictors have one.
 
-    name      the backbone's name or folder, from which it can be loaded; not compared
-    weights   the fingerprint of its weights and config, `regard.backbones.fingerprint`
-    stages    whether the maps of all stages are concatenated, or only the last one is used
-    size      the side in pixels that pictures are resized to; None for an older store, which does not record it. Not
-              compared, as `weights` depends on it too: it makes for a better message
+    name        the backbone's name or folder, from which it can be loaded; not compared
+    weights     the fingerprint of its weights and config, `regard.backbones.fingerprint`
+    stages      whether the maps of all stages are concatenated, or only the last one is used
+    size        the side in pixels that pictures are resized to; None for an older store, which does not record it. Not
+                compared, as `weights` depends on it too: it makes for a better message
+    untrained   whether the weights are known to be random; not compared
 
     >>> from regard.backbones import make_backbone
     >>> backbone = make_backbone("small", size=32, widths=[4], depths=[1])
@@ -34,30 +35,31 @@ class FeatureDescription:
     weights: str
     stages: bool
     size: int | None = field(compare=False)
+    untrained: bool = field(compare=False, default=False)
 
     @classmethod
-    def of(cls, backbone: Backbone, name: str, stages: bool = False) -> FeatureDescription:
+    def of(cls, backbone: Backbone, name: str, stages: bool = False, untrained: bool = False) -> FeatureDescription:
         """The description of the features that a backbone makes."""
-        return cls(name, fingerprint(backbone), stages, backbone.preparation.size)
+        return cls(name, fingerprint(backbone), stages, backbone.preparation.size, untrained)
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> FeatureDescription:
         """The inverse of `to_json`; reads the earlier form too, a "name" and a "fingerprint" that may end in "-stages".
 
         >>> FeatureDescription.from_json({"name": "out/backbone", "fingerprint": "0123456789abcdef-stages"})
-        FeatureDescription(name='out/backbone', weights='0123456789abcdef', stages=True, size=None)
+        FeatureDescription(name='out/backbone', weights='0123456789abcdef', stages=True, size=None, untrained=False)
         """
         if "fingerprint" in written:
             weights, _, suffix = str(written["fingerprint"]).partition("-")
             return cls(str(written["name"]), weights, suffix == "stages", None)
-        size = written["size"]
-        return cls(
-            str(written["name"]), str(written["weights"]), bool(written["stages"]), None if size is None else int(size)
-        )
+        size = None if written["size"] is None else int(written["size"])
+        random = bool(written.get("untrained", False))
+        return cls(str(written["name"]), str(written["weights"]), bool(written["stages"]), size, random)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {"name": self.name, "weights": self.weights, "stages": self.stages, "size": self.size}
+        """As a JSON object; without "untrained" unless it is, as runs of earlier days are compared with it."""
+        written = {"name": self.name, "weights": self.weights, "stages": self.stages, "size": self.size}
+        return written | ({"untrained": True} if self.untrained else {})
 
     @property
     def fingerprint(self) -> str:
