@@ -1,9 +1,15 @@
 """The official accuracy: cases worked out by hand from the official rules, of every kind."""
 
+from dataclasses import replace
+
 import pytest
 
 from regard.vqa import mean_accuracy, normalise, soft_target, vqa_accuracy
 from regard.vqa.contractions import CONTRACTIONS
+from regard.vqa.evaluate import accuracy_of
+from regard.vqa.folder import AnsweringFolder
+from regard.vqa.records import Answers, Record
+from regard.vqa.words import Words
 
 
 @pytest.mark.parametrize(
@@ -125,3 +131,33 @@ def test_wrong_arguments():
 
 def test_soft_targets():
     assert [soft_target(n) for n in (0, 1, 2, 3, 4, 10)] == pytest.approx([0, 0.3, 0.6, 0.9, 1, 1])
+
+
+def test_answers_of_ones_own_are_spelled_as_people_wrote_them():
+    rows = ["About a third", "about a third", "About a third", "A", "B", "b", "b"]
+    records = [Record(i, "p", "?", (text,) * 10, lenient=True) for i, text in enumerate(rows)]
+    answers = Answers.of(records, above=0)
+    assert dict(zip(answers.known, answers.spelled, strict=True)) == {
+        "about third": "About a third",
+        "b": "b",
+        "a": "A",
+    }
+    assert accuracy_of(records, dict.fromkeys(range(7), "about a third")).overall == pytest.approx(300 / 7)
+    assert accuracy_of(records, dict.fromkeys(range(7), "B.")).overall == pytest.approx(300 / 7)
+    assert accuracy_of(records, dict.fromkeys(range(7), "a")).overall == pytest.approx(100 / 7)
+
+
+def test_the_official_accuracy_of_others_data_stays_official():
+    agreed = Record(1, "p", "?", ("Two",) * 10)
+    assert accuracy_of([agreed], {1: "2"}).overall == 0
+    assert accuracy_of([replace(agreed, lenient=True)], {1: "2"}).overall == 100
+    assert accuracy_of([Record(1, "p", "?", ("Two",) * 9 + ("3",))], {1: "2"}).overall == 100
+
+
+def test_spellings_are_stored_with_the_vocabulary(tmp_path):
+    folder = AnsweringFolder(tmp_path)
+    answers = Answers.of([Record(1, "p", "?", ("About a third",))], above=0)
+    folder.put_vocabulary(Words.of(["what"]), answers)
+    assert folder.read_vocabulary()[1].spelled == ("About a third",)
+    (tmp_path / "vocabulary.json").write_text('{"words": ["what"], "answers": ["cat"]}')  # as earlier runs have it
+    assert folder.read_vocabulary()[1].spelled == ("cat",)

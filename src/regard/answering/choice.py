@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.backbones import found_backbones
-from regard.backbones._files import SMALL_SIZES
+from regard.vqa.features import is_untrained
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def choose_backbone(name: str | None, runs: Path) -> BackboneChoice:
     True
     """
     if name is not None:
-        random = name in SMALL_SIZES
+        random = is_untrained(name)
         return BackboneChoice(name, f"{name}{', random weights' if random else ''}", random, random)
     for found in found_backbones(runs):
         return BackboneChoice(found.name, f"{found.about} (another: --backbone)")

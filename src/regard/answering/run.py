@@ -16,6 +16,7 @@ from regard.backbones import Backbone, load_backbone, make_backbone, save_backbo
 from regard.pictures import read
 from regard.report import RunReport, write_run_report
 from regard.training import Fitted, Running
+from regard.training._progress import Progress
 from regard.vqa.evaluate import evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, kept_backbone, make_features
@@ -89,7 +90,7 @@ def answer_questions(
         folder.remove_features()
     survey.write(folder.questions)
     folder.write_source(_source(survey, Path(pictures), choice))
-    store = _features(folder, survey, choice, network, say)
+    store = _features(folder, survey, choice, network, running.progress, say)
     training, held_out = survey.split("train"), survey.split("test")
     validation = survey.split("val")
     if not len(held_out):  # a table whose own column has no test
@@ -220,17 +221,21 @@ def _features(
     survey: Survey,
     choice: BackboneChoice,
     network: Backbone,
+    shown: bool,
     say: Callable[[str], None],
 ) -> FeatureStore:
     """The features of all pictures, whatever their split."""
     if not folder.has_backbone:
         save_backbone(network, folder.backbone)
+    line = Progress(len(survey.records.pictures) - _stored(folder), "picture", shown=shown)
     store, skipped = make_features(
         folder.own_features(ALL),
         survey.records.pictures,
         network,
         name=str(folder.backbone.resolve()),
         stages=choice.stages,
+        progress=lambda done, total: line.show(done),
+        untrained=choice.untrained,
     )
     if skipped:
         say(str(skipped))

@@ -150,7 +150,7 @@ def _answer_group(predictor: Predictor, path: Path, rows: Sequence[_Row], kind: 
     for start in range(0, len(rows), _AT_ONCE):
         part = rows[start : start + _AT_ONCE]
         for row, (score, number) in zip(part, _best(predictor, grid, part, kind), strict=True):
-            row.answer, row.score = predictor.answers.known[number], score
+            row.answer, row.score = predictor.answers.spelled[number], score
 
 
 def _best(predictor: Predictor, grid: Tensor, rows: Sequence[_Row], kind: Kind) -> list[tuple[float, int]]:

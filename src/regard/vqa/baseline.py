@@ -42,7 +42,7 @@ def question_only(train: list[Record], test: list[Record], seed: int = 0) -> Acc
             optimizer.step()
     with torch.no_grad():
         guesses = model(*_flat([_bag(record.question) for record in test])).argmax(-1).tolist()
-    return _accuracy(test, [answers.known[i] for i in guesses])
+    return _accuracy(test, [answers.spelled[i] for i in guesses])
 
 
 def majority(train: list[Record], test: list[Record]) -> Accuracy:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.vqa.accuracy import Accuracy, mean_accuracy, normalise
+from regard.vqa.accuracy import Accuracy, mean_accuracy
 from regard.vqa.attention_quality import AttentionQuality, attention_map, attention_quality, concatenate, mixture_modes
 from regard.vqa.examples import Examples
 from regard.vqa.kinds import Kind, parse
 from regard.vqa.mcan import MCAN
-from regard.vqa.records import Answers, Record
+from regard.vqa.records import Answers, Record, answer_key
 
 
 class Summary(NamedTuple):
@@ -82,7 +82,7 @@ def evaluate_model(
             tensors = (inputs[name].to(device) for name in ("features", "words", "rows"))
             scores, looked = model(*tensors, attention=kind)
             for i, best in zip(indices, scores.argmax(-1).tolist(), strict=True):
-                predictions[examples.questions[i].id] = answers.known[best]
+                predictions[examples.questions[i].id] = answers.spelled[best]
             counts = mixture_modes(looked.density)
             if counts is not None:
                 components.update(counts.tolist())
@@ -107,16 +107,16 @@ def evaluate_model(
 def accuracy_of(records: Sequence[Record], predictions: Mapping[int | str, str]) -> Accuracy:
     """The official accuracy over the records that have answers; NaN if none has.
 
-    Answers on which all people agree are normalised too, as those on which they do not are by the official code: a
-    model gives normalised answers, and tables have capitals.
+    Answers of one's own tables (`Record.lenient`) are normalised always, and so are the predictions for them: one row
+    says "Cat" and another "a cat". The official code normalises only where people differ.
 
-    >>> accuracy_of([Record(1, "a", "What is it?", ("A Cat",) * 10)], {1: "cat"}).overall
+    >>> accuracy_of([Record(1, "a", "What is it?", ("A Cat",) * 10, lenient=True)], {1: "cat"}).overall
     100.0
     """
     annotations = [
         {
             "question_id": r.id,
-            "answers": r.answers if len(set(r.answers)) > 1 else [normalise(answer) for answer in r.answers],
+            "answers": [answer_key(answer) for answer in r.answers] if r.lenient else r.answers,
             "answer_type": r.answer_type,
             "question_type": r.question_type,
         }
@@ -125,4 +125,5 @@ def accuracy_of(records: Sequence[Record], predictions: Mapping[int | str, str])
     ]
     if not annotations:
         return Accuracy(math.nan, {}, {}, {}, {})
-    return mean_accuracy({r.id: predictions[r.id] for r in records if r.answers}, annotations)
+    said = {r.id: answer_key(predictions[r.id]) if r.lenient else predictions[r.id] for r in records if r.answers}
+    return mean_accuracy(said, annotations)

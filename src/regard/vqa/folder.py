@@ -105,7 +105,10 @@ class AnsweringFolder(RunFolder):
 
     def put_vocabulary(self, words: Words, answers: Answers) -> None:
         """Write both vocabularies, overwriting others."""
-        self.write_json(self.vocabulary, {"words": words.known, "answers": answers.known})
+        content = {"words": words.known, "answers": answers.known}
+        if answers.spelled != answers.known:
+            content["spelled"] = answers.spelled
+        self.write_json(self.vocabulary, content)
 
     def write_vocabulary(self, words: Words, answers: Answers) -> None:
         """Write both vocabularies; a Problem if the folder has others."""
@@ -118,7 +121,7 @@ class AnsweringFolder(RunFolder):
         """Both vocabularies."""
         try:
             content = json.loads(self.vocabulary.read_text(encoding="utf-8"))
-            return Words(tuple(content["words"])), Answers(tuple(content["answers"]))
+            return Words(tuple(content["words"])), Answers(tuple(content["answers"]), tuple(content.get("spelled", ())))
         except (OSError, ValueError, KeyError, TypeError) as error:
             remedy = "Put it back from the run, or train again."
             raise Problem(f"{self.vocabulary} cannot be read ({error}). {remedy}") from error

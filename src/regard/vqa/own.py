@@ -62,6 +62,7 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
                 _answers(row),
                 str(row.get("answer_type") or "other"),
                 str(row.get("question_type") or ""),
+                lenient=True,
             )
         )
     return Records(split if split is not None and sizes else path.stem, records, paths, skipped)

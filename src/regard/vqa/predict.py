@@ -178,7 +178,7 @@ class Predictor(Pretrained):
         grid = grids(self.backbone, prepared, self.stages).half().float()  # rounded as stored features are
         scores, looked = self.model(grid, numbers, attention=kind)
         best = scores[0].sigmoid().topk(min(top, len(self.answers)))
-        ranked = [(self.answers.known[i], float(s)) for s, i in zip(best.values, best.indices.tolist(), strict=True)]
+        ranked = [(self.answers.spelled[i], float(s)) for s, i in zip(best.values, best.indices.tolist(), strict=True)]
         cells = self.model.cells
         weights, effective = (x[0].float().reshape(cells) for x in (looked.weights, looked.effective))
         maps = attention_map(weights[None], looked.density, (_SIDE, _SIDE))

@@ -19,7 +19,8 @@ from regard.vqa.words import Words, tokens
 class Record:
     """One question: id, the picture's name, its text, the answers (none if unknown), types, regions.
 
-    `regions` are the numbers of the objects in the picture that the answer rests on; None if unknown.
+    `regions` are the numbers of the objects in the picture that the answer rests on; None if unknown. `lenient` answers
+    are those of one's own table: the accuracy normalises them always, the official one only where people differ.
     """
 
     id: int | str
@@ -29,6 +30,7 @@ class Record:
     answer_type: str = "other"
     question_type: str = ""
     regions: tuple[int, ...] | None = None
+    lenient: bool = False
 
 
 @dataclass
@@ -107,19 +109,34 @@ class Records:
 class Answers:
     """The answers that a model can give.
 
+    `known` are normalised, and decide which answers are the same; `spelled` are the same as people wrote them most
+    often, which is what the model says (default `known`).
+
     >>> answers = Answers.of([Record(1, "a", "?", ("yes",) * 9 + ("no",)), Record(2, "b", "?", ("yes",) * 10)], above=2)
     >>> answers.known, answers.credits(Record(1, "a", "?", ("yes", "yes")))
     (('yes',), {0: 1.0})
+    >>> Answers.of([Record(1, "a", "?", ("About a third",))], above=0)
+    Answers(known=('about third',), spelled=('About a third',))
     """
 
     known: tuple[str, ...]
+    spelled: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        """Spell answers as they are known, unless there is a spelling for each."""
+        if len(self.spelled) != len(self.known):
+            object.__setattr__(self, "spelled", self.known)
 
     @classmethod
     def of(cls, records: Iterable[Record], above: int = 8) -> Answers:
         """The answers given more than `above` times, normalised, the commonest first; default more than 8."""
-        counts = Counter(normalise(answer) for record in records for answer in record.answers)
+        spellings: dict[str, Counter[str]] = {}
+        for record in records:
+            for answer in record.answers:
+                spellings.setdefault(answer_key(answer), Counter())[answer.strip()] += 1
+        counts = {answer: spelling.total() for answer, spelling in spellings.items()}
         common = sorted((answer for answer, n in counts.items() if n > above), key=lambda a: (-counts[a], a))
-        return cls(tuple(common))
+        return cls(tuple(common), tuple(_most_frequent(spellings[answer]) for answer in common))
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -137,7 +154,7 @@ class Answers:
         >>> Answers(("yes", "no")).credits(Record(1, "a", "?", ("no",) * 8 + ("yes",) * 2))
         {0: 0.6, 1: 1.0}
         """
-        counts = Counter(normalise(answer) for answer in record.answers)
+        counts = Counter(answer_key(answer) for answer in record.answers)
         targets = {
             self.numbers[a]: soft_target(round(10 * n / counts.total())) for a, n in counts.items() if a in self.numbers
         }
@@ -147,6 +164,20 @@ class Answers:
     def fingerprint(self) -> str:
         """A short hash: equal for vocabularies that give the same numbers."""
         return hashlib.sha256(json.dumps(self.known).encode()).hexdigest()[:16]
+
+
+def answer_key(answer: str) -> str:
+    """The normalised form by which answers are the same; in lower case alone if nothing would be left of it.
+
+    >>> answer_key("The Cat."), answer_key("A"), answer_key(" ? ")
+    ('cat', 'a', '?')
+    """
+    return normalise(answer) or answer.strip().lower()
+
+
+def _most_frequent(counts: Counter[str]) -> str:
+    """Of equally frequent ones the first in the alphabet, so that the order of the data does not matter."""
+    return min(counts, key=lambda text: (-counts[text], text))
 
 
 def commonest(answers: Sequence[str]) -> str:
