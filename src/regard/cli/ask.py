@@ -57,20 +57,23 @@ def ask(
     from regard._problem import Problem
     from regard.vqa.kinds import parse
 
-    try:
-        kinds = list(dict.fromkeys(map(parse, attention)))
-    except ValueError as error:
-        raise Problem(str(error)) from error
     if table is not None:
         if picture is not None or question is not None or drawing is not None or as_json:
             raise Problem("--table has its own questions. Leave out the picture, the question, --picture and --json.")
-        _ask_table(checkpoint, table, out, pictures, kinds)
     elif out is not None or pictures is not None:
         raise Problem("--out and --pictures are for a table of questions. Name it: --table new.csv")
     elif picture is None or question is None:
         raise Problem('name a picture and a question (regard ask RUN cat.jpg "What is it?"), or a --table of them.')
-    else:
-        _ask_one(checkpoint, picture, question, kinds, drawing, as_json)
+    try:
+        kinds = list(dict.fromkeys(map(parse, attention)))
+        if table is not None:
+            _ask_table(checkpoint, table, out, pictures, kinds)
+        elif picture is not None and question is not None:
+            _ask_one(checkpoint, picture, question, kinds, drawing, as_json)
+    except Problem:
+        raise
+    except ValueError as error:  # an attention that does not exist, or that does not fit the model
+        raise Problem(str(error)) from error
 
 
 def _ask_one(

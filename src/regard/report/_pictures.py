@@ -58,7 +58,7 @@ def drawing(entry: Entry, suffix: str = ".png") -> bytes:
     ratio = min(3.0, max(0.25, height / width))
     title = _wrapped(entry.question, 26 * columns)
     head = 0.3 * len(title.splitlines()) + 0.15
-    figure = Figure(figsize=(3.2 * columns + 0.9, rows * (3.2 * ratio + 0.95) + head), layout="constrained")
+    figure = Figure(figsize=(3.2 * columns + 0.9, rows * (3.0 * ratio + 0.85) + head), layout="constrained")
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flatten())
     figure.suptitle(title, fontsize=13, family=_families(), parse_math=False)
     _panel(panels[0], pixels, _truth(entry))
