@@ -34,3 +34,11 @@ def plain():
             return f(*arguments, **more)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def german(tmp_path_factory):
+    """A tiny trained run with its table, records and samples, see german_run.py; tests copy what they change."""
+    from german_run import german_run
+
+    return german_run(tmp_path_factory.mktemp("german"))

@@ -51,7 +51,7 @@ def write_table(folder: Path, count: int = 32, size: tuple[int, int] = (48, 32))
     return table
 
 
-def german_run(folder: Path, attention: str = "continuous-softmax", epochs: int = 10) -> GermanRun:
+def german_run(folder: Path, attention: str = "continuous-softmax", epochs: int = 16) -> GermanRun:
     """Train on the table; samples of the held-out pictures are kept in the run."""
     table = write_table(folder / "bilder")
     records, held = read_own(table, "train"), read_own(table, "test")

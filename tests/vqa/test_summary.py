@@ -1,25 +1,20 @@
 """The summary of a run: accuracy with an interval over pictures, baselines, types, and what was left out."""
 
 import json
+from dataclasses import replace
 
 import numpy
 import pytest
-from german_run import german_run
 
 from regard._problem import Problem
 from regard.vqa import resampling
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.question_groups import choose_grouping, group_of, shown_groups
-from regard.vqa.records import Record
+from regard.vqa.records import Record, Skipped
 from regard.vqa.resampling import resampled_interval
 from regard.vqa.results import Results
 from regard.vqa.store import load_run
 from regard.vqa.summary import GroupSummary, RunSummary, keep_summary, summarise
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return german_run(tmp_path_factory.mktemp("summary"))
 
 
 def test_the_interval_is_that_of_means_over_drawn_pictures():
@@ -28,12 +23,12 @@ def test_the_interval_is_that_of_means_over_drawn_pictures():
     scores = 100.0 * (generator.random(300) < 0.7)
     names = sorted(set(pictures))
     means = []
-    for _ in range(3000):
+    for _ in range(1000):
         drawn = generator.choice(names, len(names))
         taken = numpy.concatenate([scores[numpy.array(pictures) == name] for name in drawn])
         means.append(taken.mean())
     expected = numpy.quantile(means, (0.025, 0.975))
-    assert resampled_interval(scores, pictures) == pytest.approx(expected, abs=0.8)
+    assert resampled_interval(scores, pictures) == pytest.approx(expected, abs=1.2)
 
 
 def test_many_questions_about_few_pictures_do_not_narrow_the_interval(monkeypatch):
@@ -75,14 +70,15 @@ def test_the_commonest_groups_are_shown_and_the_others_last():
     assert shown_groups([f"{i}" for i in range(9)], "first words") == [f"{i}" for i in range(9)]
 
 
-def test_a_summary_says_what_was_measured(made):
-    run = load_run(made.path)
-    made.train.skipped.add("question without a picture", "question 7 of train")
-    made.train.skipped.add("question without a picture", "question 7 of train")  # met again by another command
-    summary = summarise(run, made.train, made.test, made.evaluation, data="Bilder", left_out=["a note"], seconds=3.0)
+def test_a_summary_says_what_was_measured(german):
+    run = load_run(german.path)
+    train = replace(german.train, skipped=Skipped())
+    train.skipped.add("question without a picture", "question 7 of train")
+    train.skipped.add("question without a picture", "question 7 of train")  # met again by another command
+    summary = summarise(run, train, german.test, german.evaluation, data="Bilder", left_out=["a note"], seconds=3.0)
     assert (summary.questions, summary.pictures) == (24, 8)
     assert (summary.train_questions, summary.train_pictures) == (72, 24)
-    assert summary.accuracy == pytest.approx(made.evaluation.accuracy.overall)
+    assert summary.accuracy == pytest.approx(german.evaluation.accuracy.overall)
     assert summary.interval[0] < summary.accuracy < summary.interval[1]
     assert list(summary.baselines) == ["question alone", "most frequent answer"]
     assert summary.grouping == "first words"
@@ -98,20 +94,20 @@ def test_a_summary_says_what_was_measured(made):
     assert "from the question alone one gets" in summary.sentence
 
 
-def test_a_summary_comes_back_from_the_folder_and_a_new_run_has_none(made, tmp_path):
+def test_a_summary_comes_back_from_the_folder_and_a_new_run_has_none(german, tmp_path):
     folder = AnsweringFolder(tmp_path)
     assert folder.read_summary() is None
-    summary = summarise(load_run(made.path), made.train, made.test, made.evaluation, data="Bilder <b>")
+    summary = summarise(load_run(german.path), german.train, german.test, german.evaluation, data="Bilder <b>")
     Results({"test": {"mixture-2": {"overall": 1.0, "by_answer_type": {}, "quality": {}}}}).write(
         tmp_path / "evaluation"
     )
-    keep_summary(folder, summary, made.evaluation)
+    keep_summary(folder, summary, german.evaluation)
     assert folder.read_summary() == summary
     results = Results.beside(tmp_path)
     assert results.splits["test"]["mixture-2"]["overall"] == 1.0
     assert results.metrics("continuous-softmax")["test"]["accuracy"] == pytest.approx(summary.accuracy)
     answers = json.loads((tmp_path / "evaluation" / "test_results.json").read_text())
-    assert {a["question_id"]: a["answer"] for a in answers} == made.evaluation.predictions
+    assert {a["question_id"]: a["answer"] for a in answers} == german.evaluation.predictions
     folder.begin_afresh()
     assert folder.read_summary() is None
 
@@ -124,10 +120,10 @@ def test_a_broken_summary_is_one_line_with_a_remedy(tmp_path, content):
     assert "\n" not in str(said.value)
 
 
-def test_a_split_without_answers_is_refused(made):
-    bare = type(made.test)("bare", [Record(1, "a", "Was?")], {})
+def test_a_split_without_answers_is_refused(german):
+    bare = type(german.test)("bare", [Record(1, "a", "Was?")], {})
     with pytest.raises(Problem, match="no question of bare"):
-        summarise(load_run(made.path), made.train, bare, made.evaluation, data="x")
+        summarise(load_run(german.path), german.train, bare, german.evaluation, data="x")
 
 
 def test_a_narrow_interval_is_said_with_a_decimal():

@@ -9,10 +9,10 @@ from html import escape
 from regard.report import _overlay
 from regard.report._entries import Entry, Predicted
 from regard.report._plot import colour_scale, score_bar
-from regard.vqa.highest import highest_point
+from regard.vqa.looks import looks_in_words
 
-BUDGET = 8_000_000  # bytes of all pictures of a page, before they are written as text, which adds a third
-SIDE, LARGEST = 480, 90_000  # of one picture: pixels of the longer side, bytes
+BUDGET = 5_000_000  # bytes of all pictures of a page, before they are written as text, which adds a third
+SIDE, LARGEST = 440, 45_000  # of one picture: pixels of the longer side, bytes
 LONGEST = 240  # letters of an answer
 MARKS = {"right": "✓ right", "part": "◐ partly right", "wrong": "✗ wrong"}
 
@@ -35,9 +35,9 @@ def examples(entries: list[Entry]) -> str:
     return _filter(entries) + "\n".join(_article(entry, at_most) for entry in entries)
 
 
-def mark_of(entry: Entry) -> str:
-    """right, part or wrong, by the first prediction; "" if the true answer is unknown."""
-    credit = entry.credit(entry.predictions[0])
+def mark_of(entry: Entry, predicted: Predicted | None = None) -> str:
+    """right, part or wrong, of a prediction, default the first; "" if the true answer is unknown."""
+    credit = entry.credit(predicted or entry.predictions[0])
     if credit is None:
         return ""
     return "right" if credit >= 0.5 else "part" if credit > 0 else "wrong"
@@ -91,7 +91,7 @@ def _verdict(entry: Entry, mark: str) -> str:
     unknown = ""
     if entry.unknown:
         words = ", ".join(_told(word) for word in list(entry.unknown)[:12])
-        unknown = f' <small class="soft">Words that it does not know, and did not use: {words}.</small>'
+        unknown = f' <small class="soft">Words that it does not know: {words}.</small>'
     return f'<p class="verdict">{badge}{said}{truth}.{unknown}</p>\n'
 
 
@@ -109,10 +109,11 @@ def _truth(entry: Entry) -> str:
 def _figure(entry: Entry, predicted: Predicted, pixels: _overlay.Pixels, at_most: int) -> str:
     height, width = pixels.shape[:2]
     drawn = _overlay.overlay(pixels, _overlay.attention_values(predicted, height, width))
-    x, y = highest_point(predicted.weights.detach().cpu(), predicted.density)
     title = escape(predicted.attention)
     if len(entry.predictions) > 1:
-        title += f": {_told(predicted.answer)}"
+        mark = mark_of(entry, predicted)
+        sign = f' <span class="{mark}">{MARKS[mark]}</span>' if mark else ""
+        title += f": {_told(predicted.answer)}{sign}"
     top = "".join(
         f"<li><span>{_told(answer, 40)}</span>{score_bar(score)}<span>{score:.2f}</span></li>"
         for answer, score in list(predicted.top)[:3]
@@ -120,9 +121,8 @@ def _figure(entry: Entry, predicted: Predicted, pixels: _overlay.Pixels, at_most
     alternative = f"Where {predicted.attention} attention looked: {entry.question}"
     return (
         f"<figure>{_image(_overlay.jpeg(drawn, at_most), alternative)}<figcaption><b>{title}</b>. "
-        f"Half of the attention lies on {share_in_words(_overlay.half_of_attention(predicted))} of the picture; it "
-        f"looks most at {x:.0%} from the left, {y:.0%} from the top."
-        f'<ol class="scores" aria-label="scores of the best answers">{top}</ol></figcaption></figure>\n'
+        f"It {looks_in_words(predicted.weights.detach().cpu(), predicted.density)}. Scores from 0 to 1:"
+        f'<ol class="scores">{top}</ol></figcaption></figure>\n'
     )
 
 
@@ -137,17 +137,6 @@ def _contribution(entry: Entry, predicted: Predicted, pixels: _overlay.Pixels, a
     description = f"What each cell contributed under {predicted.attention}: {entry.question}"
     image = _image(_overlay.jpeg(drawn, at_most), description)
     return f"<figure>{image}<figcaption>{escape(predicted.attention)}</figcaption></figure>"
-
-
-def share_in_words(share: float) -> str:
-    """A share in percent, whole where that says enough.
-
-    >>> share_in_words(0.123), share_in_words(0.0042), share_in_words(0.0001)
-    ('12 %', '0.4 %', 'less than 0.1 %')
-    """
-    if share < 0.001:
-        return "less than 0.1 %"
-    return f"{share:.1%}".replace("%", " %") if share < 0.02 else f"{share:.0%}".replace("%", " %")
 
 
 def _told(text: str, longest: int = LONGEST) -> str:

@@ -10,21 +10,24 @@ from typing import Any
 
 import numpy
 import torch
+from matplotlib import colormaps
+from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from regard.report._entries import Predicted
-from regard.show._canvas import COLOUR_MAP
-from regard.vqa.attention_quality import attention_map, half_area
+from regard.vqa.attention_quality import attention_map
 
 Pixels = NDArray[numpy.uint8]
 Values = NDArray[numpy.float64]
 
+# Perceptually uniform, safe for the colour-blind, and from purple to yellow, which stands out from grass and sky. The
+# darkest part is left out: it would only darken the picture.
+WARM = ListedColormap(colormaps["plasma"](numpy.linspace(0.3, 1, 256)), "regard-warm")
 TOP = 16.0  # times an even spread: there and above the colour is the brightest
-DIM = 0.78  # of the picture's own brightness, under the attention
-_OPAQUE = 0.8  # of the brightest colour
-_SIDE = 192  # of the map that the share of the picture is measured on
+_DIM, _COLOURED = 0.8, 0.6  # the picture's brightness and colour under the attention, as shares of its own
+_OPAQUE = 0.85  # of the brightest colour
 _QUALITIES = (85, 75, 60, 45, 30)
 
 
@@ -48,14 +51,6 @@ def attention_values(predicted: Predicted, height: int, width: int) -> Values:
     return mass.double().cpu().numpy() * (height * width)
 
 
-def half_of_attention(predicted: Predicted) -> float:
-    """The smallest share of the picture that holds half of the attention, from 0 to 0.5."""
-    weights = predicted.weights.detach().float().cpu()[None]
-    # On the cells of a discrete attention it is exact; pixels would cut through them.
-    maps = weights if predicted.density is None else attention_map(weights, predicted.density, (_SIDE, _SIDE))
-    return float(half_area(maps.cpu()))
-
-
 def overlay(pixels: Pixels, values: Values, line: bool = True) -> Pixels:
     """The attention laid over a picture that is dimmed a little, (H, W, 3).
 
@@ -64,17 +59,18 @@ def overlay(pixels: Pixels, values: Values, line: bool = True) -> Pixels:
     `line`: draw a white line around the places with the most attention that together hold half of it; default True.
     """
     strength = colour_strength(values)[..., None]
-    colour = numpy.asarray(COLOUR_MAP(strength[..., 0]))[..., :3] * 255
-    opacity = numpy.where(values[..., None] > 0, _OPAQUE * (0.15 + 0.85 * strength), 0.0)
-    drawn = pixels * DIM * (1 - opacity) + colour * opacity
+    colour = numpy.asarray(WARM(strength[..., 0]))[..., :3] * 255
+    opacity = _OPAQUE * strength
+    grey = (pixels @ numpy.array([0.299, 0.587, 0.114]))[..., None]
+    drawn = _DIM * (grey + _COLOURED * (pixels - grey)) * (1 - opacity) + colour * opacity
     if (values < -0.05 * values.max()).any():
         rows, columns = numpy.indices(values.shape)
         hatch = (values < -0.05 * values.max()) & ((rows + columns) % 8 < 2)
         drawn = numpy.where(hatch[..., None], 255.0, drawn)
     if line:
-        edge = _edge(values >= _half_level(values))
-        around = _grown(edge) & ~edge
-        drawn = numpy.where(around[..., None], 0.25 * drawn, drawn)
+        edge = _grown(_edge(values >= _half_level(values)))
+        around = _grown(_grown(edge)) & ~edge
+        drawn = numpy.where(around[..., None], 0.3 * drawn, drawn)
         drawn = numpy.where(edge[..., None], 255.0, drawn)
     return numpy.rint(drawn).clip(0, 255).astype(numpy.uint8)
 

@@ -93,8 +93,9 @@ def _facts(summary: RunSummary) -> str:
         "output attention": summary.attention,
         "backbone": summary.backbone + (" (random weights)" if summary.untrained else ""),
         "how it is counted": "An answer counts as right if at least four of ten people gave it, and in part if fewer "
-        "did; a question with one known answer counts fully or not. The range in brackets is the 95 % interval from "
-        "drawing the pictures again, each with all its questions.",
+        "did; a question with one known answer counts fully or not. Answers are compared in small letters, without "
+        "articles. The range in brackets is the 95 % interval from drawing the pictures again, each with all its "
+        "questions.",
     }
     return "".join(
         f'<dt>{name}</dt><dd><bdi lang="">{escape(words)}</bdi></dd>' for name, words in facts.items() if words

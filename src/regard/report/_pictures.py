@@ -20,8 +20,8 @@ from PIL import Image
 from regard._problem import Problem
 from regard.report import _overlay
 from regard.report._entries import Entry, Predicted
-from regard.report._examples import MARKS, mark_of, share_in_words
-from regard.show._canvas import COLOUR_MAP
+from regard.report._examples import MARKS, mark_of
+from regard.vqa.looks import half_of_attention, share_in_words
 
 RESOLUTION = 110
 FORMATS = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")  # of a drawing of one question
@@ -58,7 +58,7 @@ def drawing(entry: Entry, suffix: str = ".png") -> bytes:
     ratio = min(3.0, max(0.25, height / width))
     title = _wrapped(entry.question, 26 * columns)
     head = 0.3 * len(title.splitlines()) + 0.15
-    figure = Figure(figsize=(3.2 * columns + 0.9, rows * (3.2 * ratio + 0.95) + head), layout="constrained")
+    figure = Figure(figsize=(3.2 * columns + 0.9, rows * (3.0 * ratio + 0.85) + head), layout="constrained")
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flatten())
     figure.suptitle(title, fontsize=13, family=_families(), parse_math=False)
     _panel(panels[0], pixels, _truth(entry))
@@ -66,7 +66,7 @@ def drawing(entry: Entry, suffix: str = ".png") -> bytes:
         _panel(panel, _overlay.overlay(pixels, _overlay.attention_values(predicted, height, width)), _said(predicted))
     for panel in panels[count:]:
         panel.set_axis_off()
-    scale = ScalarMappable(PowerNorm(0.5, 0, _overlay.TOP), COLOUR_MAP)
+    scale = ScalarMappable(PowerNorm(0.5, 0, _overlay.TOP), _overlay.WARM)
     bar = figure.colorbar(scale, ax=panels, shrink=0.8, extend="max", ticks=[0, 1, 4, 9, 16])
     bar.set_label("attention (1: the same everywhere); white line: half of it", fontsize=9)
     return _written(figure, suffix)
@@ -109,7 +109,7 @@ def _said(predicted: Predicted) -> str:
     """Under an attention: the answer with its score, the next ones, and how much of the picture holds half of it."""
     best = _wrapped(f"{predicted.answer} (score {predicted.confidence:.2f})", _WIDE)
     others = ", ".join(f"{answer} {score:.2f}" for answer, score in list(predicted.top)[1:3])
-    share = share_in_words(_overlay.half_of_attention(predicted))
+    share = share_in_words(half_of_attention(predicted.weights, predicted.density))
     lines = [predicted.attention, best, _wrapped(others, _WIDE, 1), f"half of it on {share} of the picture"]
     return "\n".join(filter(None, lines))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from regard.report._overlay import TOP, colour_strength
-from regard.show._canvas import COLOUR_MAP
+from regard.report._overlay import TOP, WARM, colour_strength
 from regard.vqa.summary import RunSummary
 
 _STEPS, _LEFT, _LONG = 32, 16, 212  # the scale of colours: its pieces, where it begins, its length
@@ -79,5 +78,5 @@ def _bar(percent: float) -> str:
 
 
 def _hex(strength: float) -> str:
-    red, green, blue, _ = COLOUR_MAP(strength, bytes=True)
+    red, green, blue, _ = WARM(strength, bytes=True)
     return f"#{red:02x}{green:02x}{blue:02x}"

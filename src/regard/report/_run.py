@@ -60,7 +60,7 @@ def write_run_report(
     `attentions`: output attentions to show side by side; default that of the training.
     `progress`: called with the questions asked and to ask; default None.
 
-    The file is at most about 12 MB, whatever the pictures: many of them are compressed more.
+    The file is at most about 7 MB, whatever the pictures: many of them are compressed more.
 
     >>> write_run_report("out/vqa", "report.pdf")
     Traceback (most recent call last):

@@ -42,3 +42,17 @@ def write_report(path: Path | str, entries: Iterable[Entry], title: str = "Atten
     with replacing(path) as beside:
         beside.write_bytes(content)
     return path
+
+
+def write_drawing(path: Path | str, entry: Entry) -> Path:
+    """Draw one question: the picture and each attention beside it in colour, with its answer; return the path.
+
+    `path`: its suffix is the format: .png, .jpg, .jpeg, .webp, .pdf or .svg; others are a Problem (`check_drawing`).
+    `entry`: the question with its predictions.
+    """
+    path = Path(path)
+    _pictures.check_drawing(path)
+    content = _pictures.drawing(entry, path.suffix)
+    with replacing(path) as beside:
+        beside.write_bytes(content)
+    return path

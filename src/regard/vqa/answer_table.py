@@ -69,7 +69,9 @@ def check_tables(table: Path, out: Path) -> None:
         why = "a folder" if out.is_dir() else "the table of questions itself"
         raise Problem(f"{out} is {why}. Name another file for the answers: --out answers{table.suffix}")
     if is_table(out) != is_table(table):
-        raise Problem(f"the answers have the format of the questions. Name a file like {out.stem}{table.suffix}: --out")
+        raise Problem(
+            f"{out} has another format than {table.name}. Name a file of the same: --out answers{table.suffix}"
+        )
 
 
 def answer_table(

@@ -96,7 +96,8 @@ def read_raw(path: Path) -> RawTable:
     rows = list(_numbered_records(path))
     # Records may differ in the names of their fields.
     names = {column: name for _, row in rows for column, name in _names(path, list(row), needed=()).items()}
-    _names(path, list(names.values()))
+    if not set(_NEEDED) <= set(names.values()):
+        _names(path, list(names))  # says what is missing
     return RawTable(tuple(names), names, rows)
 
 

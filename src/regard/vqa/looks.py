@@ -1,4 +1,4 @@
-"""Where an attention looks most: one point of the picture."""
+"""Where an attention looks: its highest point, and the share of the picture that holds half of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from regard.continuous import Density, Mixture
+from regard.vqa.attention_quality import attention_map, half_area
 
+_SIDE = 192  # of the map that the share of the picture is measured on
 _LATTICE, _ZOOMS = 64, 4  # points of a side; times that the search goes on between its neighbours
 
 
@@ -53,3 +55,36 @@ def _highest_cell(weights: Tensor) -> tuple[float, float]:
     tied = (weights >= weights.max() * (1 - 1e-6)).nonzero().double()
     row, column = tied[int((tied - tied.mean(0)).square().sum(-1).argmin())].tolist()
     return (column + 0.5) / width, (row + 0.5) / height
+
+
+def half_of_attention(weights: Tensor, density: Density | None) -> float:
+    """The smallest share of the picture that holds half of the attention, from 0 to 0.5; arguments as `highest_point`.
+
+    >>> half_of_attention(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), None)
+    0.125
+    """
+    cells = weights.detach().float().cpu()[None]
+    # On the cells of a discrete attention it is exact; pixels would cut through them.
+    return float(half_area(cells if density is None else attention_map(cells, density, (_SIDE, _SIDE)).cpu()))
+
+
+def looks_in_words(weights: Tensor, density: Density | None) -> str:
+    """Where an attention looks most, and how much of the picture holds half of it; arguments as `highest_point`.
+
+    >>> looks_in_words(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), None)
+    'looks most at 25 % from the left, 25 % from the top; half of the attention lies on 12 % of the picture'
+    """
+    x, y = highest_point(weights, density)
+    place = f"looks most at {100 * x:.0f} % from the left, {100 * y:.0f} % from the top"
+    return (
+        f"{place}; half of the attention lies on {share_in_words(half_of_attention(weights, density))} of the picture"
+    )
+
+
+def share_in_words(share: float) -> str:
+    """A share in percent, with a decimal only where it is small.
+
+    >>> share_in_words(0.123), share_in_words(0.0042), share_in_words(0.0001)
+    ('12 %', '0.4 %', 'less than 0.1 %')
+    """
+    return "less than 0.1 %" if share < 0.001 else f"{100 * share:.{1 if share < 0.02 else 0}f} %"
