@@ -17,7 +17,7 @@ RESULTS_FOLDER = "evaluation"  # of results, in the folder of a run or a model
 _ANSWERS = "_results.json"  # the end of the names of files of answers, in the same folder
 MEASURES = {
     "mass": "attention inside the regions that the answer rests on; by chance it is `area`",
-    "pointing": "share of questions where the highest point lies in a region, or next to it",
+    "pointing": "share of questions where the highest point lies in a region, or next to it; of equal cells, their share",
     "divergence": "Jensen-Shannon, from attention spread evenly over the regions, in bits: 0 the same, 1 disjoint",
     "rank": "Spearman's correlation with the share of the regions in each cell",
     "entropy": "in bits, from the uniform distribution: 0 is uniform, negative is concentrated",
