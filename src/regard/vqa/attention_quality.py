@@ -97,7 +97,7 @@ def quality_of(
     """
     cells = cells or (weights.shape[1], weights.shape[2])
     if density is None:
-        return _quality_of_cells(weights.float(), regions)
+        return _quality_of_cells(weights.float().cpu(), regions.cpu())
     size = (regions.shape[1], regions.shape[2])
     step = max(1, _PIXELS // (size[0] * size[1]))
     parts = [slice(start, start + step) for start in range(0, len(regions), step)]
@@ -121,7 +121,7 @@ def attention_quality(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> 
     """
     if maps.shape != regions.shape or maps.dim() != 3:
         _check.complain("regions", f"shape {tuple(regions.shape)}", f"that of maps, {tuple(maps.shape)}", "Resize.")
-    maps = maps.float()
+    maps, regions = maps.float().cpu(), regions.cpu()
     whole = regions.dtype == torch.bool
     reference = regions.float()
     inside = regions if whole else regions > 0

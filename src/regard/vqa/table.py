@@ -26,6 +26,7 @@ TABLE_COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("id", "questionid", "qid"),
     "answer_type": ("answertype",),
     "question_type": ("questiontype",),
+    "regions": ("regions", "mask", "masks"),
 }  # fmt: skip
 _NEEDED = ("picture", "question")
 _DELIMITERS = ",;\t|"
@@ -77,6 +78,8 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         cell = row.get("answers", row.get("answer", ""))
         if several := _several(cell):
             row = {name: value for name, value in row.items() if name != "answer"} | {"answers": several}
+        if "regions" in row:
+            row["regions"] = _several(row["regions"]) or row["regions"]
         yield lines.line_num, _with_slashes(row)
 
 
@@ -133,7 +136,7 @@ def _with_slashes(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _several(text: str) -> list[str] | None:
-    """The answers in one cell of a CSV: a JSON list, or with bars between; None if it is a single one."""
+    """The answers or masks in one cell of a CSV: a JSON list, or with bars between; None if it is a single one."""
     if text.startswith("["):
         try:
             return [str(answer) for answer in json.loads(text)]
