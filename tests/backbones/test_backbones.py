@@ -215,3 +215,29 @@ def test_preparation():
     assert flat(torch.full((1, 3, 9, 7), 255, dtype=torch.uint8)).shape == (1, 3, 4, 4)
     with pytest.raises(ValueError, match="std"):
         Preparation(4, std=(1, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("number", "parameters", "dim"),
+    [
+        (18, 11_689_512 - 513_000, 512),
+        (34, 21_797_672 - 513_000, 512),
+        (50, 25_557_032 - 2_049_000, 2048),
+        (101, 44_549_160 - 2_049_000, 2048),
+        (152, 60_192_808 - 2_049_000, 2048),
+    ],
+)
+def test_a_residual_network_without_weights_needs_no_network(monkeypatch, number, parameters, dim):
+    """The published numbers of parameters, less those of the classifier."""
+    from transformers import AutoConfig
+
+    def refuse(*_, **__):
+        raise AssertionError("a file was asked for")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
+    with torch.device("meta"):
+        backbone = make_backbone(f"microsoft/resnet-{number}", pretrained=False)
+    assert sum(p.numel() for p in backbone.parameters()) == parameters
+    assert (backbone.dim, backbone.preparation.size) == (dim, 224)
+    with pytest.raises(AssertionError, match="asked for"):  # weights are files
+        make_backbone(f"microsoft/resnet-{number}")

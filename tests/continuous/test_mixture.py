@@ -9,6 +9,7 @@ from reference import continuous as reference
 from sklearn.mixture import GaussianMixture
 
 from regard import continuous as C
+from regard.continuous.members import batch_part
 
 CELLS = C.grid(6, 7)
 
@@ -306,3 +307,17 @@ def test_errors():
         C.select_mixture(w, CELLS, criterion="mdl")
     with pytest.raises(ValueError, match=r"mixing: got shape \(3,\)"):
         C.Mixture(torch.ones(3) / 3, C.Gaussian(torch.zeros(2, 1), torch.ones(2, 1, 1)))
+
+
+@pytest.mark.parametrize("family", [C.Gaussian, C.Paraboloid])
+def test_on_a_grid_as_at_its_points(family):
+    """Of rows and columns that are no square, in float64, for a batch, its parts, and a component without weight."""
+    torch.manual_seed(0)
+    root = torch.randn(3, 2, 2, 2, dtype=torch.float64) / 5
+    parts = family(torch.rand(3, 2, 2, dtype=torch.float64), root @ root.mT + 0.01 * torch.eye(2))
+    mixing = torch.tensor([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
+    points = torch.cartesian_prod(*((torch.arange(n, dtype=torch.float64) + 0.5) / n for n in (5, 7))).flip(-1)
+    for density in (parts, C.Mixture(mixing, parts)):
+        grid = density.pdf_on_grid(5, 7)
+        torch.testing.assert_close(grid, density.pdf(points).unflatten(-1, (5, 7)))
+    torch.testing.assert_close(batch_part(density, slice(1, 3)).pdf_on_grid(5, 7), grid[1:])

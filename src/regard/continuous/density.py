@@ -104,6 +104,18 @@ class Density(ABC):
             points = points.reshape(-1, *[1] * len(self.batch_shape), t.shape[-1])
         return self.log_prob(points).exp().movedim(0, -1)
 
+    def pdf_on_grid(self, height: int, width: int) -> Tensor:
+        """The density of every member of the batch at the centres of height x width cells of the unit square.
+
+        (..., height, width), x to the right and y down; as `pdf` at these points, and faster.
+
+        >>> Gaussian(torch.tensor([0.75, 0.25]), 0.01 * torch.eye(2)).pdf_on_grid(2, 2)[0, 1]
+        tensor(15.9155)
+        """
+        y, x = ((torch.arange(n, device=self.mean.device) + 0.5) / n for n in (height, width))
+        points = torch.cartesian_prod(y, x).flip(-1)
+        return self.pdf(points.float()).unflatten(-1, (height, width))
+
     def _repr_png_(self) -> bytes | None:
         """The picture that a notebook shows, or None without matplotlib.
 
@@ -137,6 +149,27 @@ class Elliptical(Density):
         """The squared Mahalanobis distance of `value`, and log det covariance."""
         inverse, logdet = _small.inverse_and_logdet(self.covariance)
         return _small.quadratic(value - self.mean, inverse), logdet
+
+    @abstractmethod
+    def _log_of(self, distance: Tensor, logdet: Tensor) -> Tensor:
+        """The log-density at points with this squared Mahalanobis distance; `logdet` is log det covariance."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
+        return self._log_of(*self._distance(value))
+
+    def pdf_on_grid(self, height: int, width: int) -> Tensor:
+        """As `Density.pdf_on_grid`: rows and columns are multiplied out once, not point by point."""
+        if self.mean.shape[-1] != 2:
+            return super().pdf_on_grid(height, width)
+        inverse, logdet = (part[..., None, None] for part in _small.inverse_and_logdet(self.covariance))
+        xx, xy, yy = inverse[..., 0, 0, :, :], inverse[..., 0, 1, :, :], inverse[..., 1, 1, :, :]
+        along, down = (
+            (torch.arange(n, device=self.mean.device, dtype=self.mean.dtype) + 0.5) / n for n in (width, height)
+        )
+        x = along - self.mean[..., :1, None]
+        y = down[:, None] - self.mean[..., 1:, None]
+        return self._log_of(torch.addcmul(yy * y.square(), x, xx * x + 2 * xy * y), logdet).exp()
 
     def _check_basis(self, basis: Basis) -> None:
         """The basis has the dimension of the density."""
@@ -182,10 +215,8 @@ class Gaussian(Elliptical):
         """All of the line or of the plane."""
         return _support(self.mean, self.covariance, math.inf)
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density at `value` (..., d), which broadcasts with the batch."""
-        distance, logdet = self._distance(value)
-        return -0.5 * (distance + logdet + self.mean.shape[-1] * math.log(2 * math.pi))
+    def _log_of(self, distance: Tensor, logdet: Tensor) -> Tensor:
+        return torch.add(-0.5 * (logdet + self.mean.shape[-1] * math.log(2 * math.pi)), distance, alpha=-0.5)
 
     def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
         """r = E[psi(t)]: (..., N)."""
@@ -240,10 +271,8 @@ class BetaGaussian(Elliptical):
         """The interval or ellipse outside which the density is zero."""
         return _support(self.mean, self.covariance, float(self._ratio))
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density at `value` (..., d), which broadcasts with the batch; -inf outside the support."""
+    def _log_of(self, distance: Tensor, logdet: Tensor) -> Tensor:
         d = self.mean.shape[-1]
-        distance, logdet = self._distance(value)
         inside = 1 - distance / self._ratio
         outside = inside <= 0
         shape = self.power * inside.masked_fill(outside, 1).log()

@@ -32,6 +32,21 @@ def members(density: Density) -> list[Density]:
     return [_same_family(density, means[i], covariances[i]) for i in range(count)]
 
 
+def batch_part(density: Density, rows: slice) -> Density:
+    """The densities `rows` of a batch with one axis, as a batch.
+
+    >>> import torch
+    >>> from regard.continuous import Gaussian
+    >>> batch_part(Gaussian(torch.zeros(5, 2), torch.eye(2).expand(5, 2, 2)), slice(1, 3)).batch_shape
+    torch.Size([2])
+    """
+    if isinstance(density, Mixture):
+        parts = density.parts
+        return Mixture(density.mixing[rows], _same_family(parts, parts.mean[rows], parts.covariance[rows]))
+    assert isinstance(density, Elliptical)
+    return _same_family(density, density.mean[rows], density.covariance[rows])
+
+
 def describe_density(density: Density) -> dict[str, Any]:
     """One density on the plane as plain numbers: its family, and components with share, mean and covariance.
 

@@ -68,6 +68,10 @@ class Mixture(Density):
         outside = (terms == -math.inf).all(-1, keepdim=True)
         return terms.masked_fill(outside, 0).logsumexp(-1).masked_fill(outside.squeeze(-1), -math.inf)
 
+    def pdf_on_grid(self, height: int, width: int) -> Tensor:
+        """As `Density.pdf_on_grid`, the components summed."""
+        return (self.mixing[..., None, None] * self.parts.pdf_on_grid(height, width)).sum(-3)
+
     def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
         """r = sum_k pi_k E_k[psi(t)], (..., N)."""
         return (self.mixing.unsqueeze(-2) @ self.parts.expect(basis, chords)).squeeze(-2)

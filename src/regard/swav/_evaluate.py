@@ -142,9 +142,10 @@ def gather(pictures: Pictures, size: int, most: int, seed: int) -> tuple[Tensor,
     if pictures.labels is None:
         raise Problem("these pictures have no labels to evaluate with. Put them in one folder for each class.")
     chosen = torch.randperm(len(pictures), generator=generator(seed, 98))[:most].tolist()
-    readable = [(taken.picture, i) for i in chosen if (taken := take(pictures, i)).index == i]
+    # Each is resized before the next is read: a few photographs as a camera writes them would fill the memory.
+    readable = [(square(taken.picture, size), i) for i in chosen if (taken := take(pictures, i)).index == i]
     labels = torch.tensor([pictures.labels[i] for _, i in readable])
-    return torch.stack([square(picture, size) for picture, _ in readable]), labels
+    return torch.stack([picture for picture, _ in readable]), labels
 
 
 @torch.no_grad()

@@ -179,8 +179,8 @@ def _recalibrate(backbone: Backbone, source: Pictures, most: int = 2560) -> None
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over batches
     count, size = min(len(source), most), backbone.preparation.size
-    sample = [take(source, i * len(source) // count).picture for i in range(count)]
-    calibrated(backbone, torch.stack([square(picture, size) for picture in sample]))
+    sample = [square(take(source, i * len(source) // count).picture, size) for i in range(count)]
+    calibrated(backbone, torch.stack(sample))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
 

@@ -18,7 +18,7 @@ from regard._problem import Problem
 from regard.pictures import read
 from regard.vqa.grids import grids
 from regard.vqa.kinds import Kind, parse
-from regard.vqa.own import picture_path
+from regard.vqa.masks import picture_path
 from regard.vqa.predict import Predictor
 from regard.vqa.table import RawTable, delimiter_of, is_table, picture_name, read_raw
 from regard.vqa.words import tokens

@@ -10,12 +10,15 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, interpolate, max_pool2d
+from torch.nn.functional import max_pool2d
 
 from regard import _check
 from regard.continuous import Density, Mixture
+from regard.continuous.members import batch_part
+from regard.vqa.measures import divergence, focus, p_log_p, spearman, total
+from regard.vqa.pointing import cell_of, pointing_of_cells, pointing_of_pixels
 
-POINTING_TOLERANCE = 0.05  # of the picture's side: how far from the region the highest point may lie
+_PIXELS = 1 << 18  # of maps that are measured at a time: they stay in the processor's cache
 _STRONG = 0.25  # a mode is at least a quarter as high as the highest
 
 
@@ -24,7 +27,8 @@ class AttentionQuality:
     """Measures of a batch of attention maps, each (B,); those against a region are NaN where there is none.
 
     mass       attention inside the region; chance is `area`
-    pointing   1 where the highest point lies in the region, or within a twentieth of the side of it
+    pointing   1 where the highest point lies in the region, or within a twentieth of the side of it; where several
+               cells are equally high, the share of them that does
     divergence Jensen-Shannon divergence from the region's uniform distribution, in bits: 0 the same, 1 disjoint
     rank       Spearman's correlation with the region's share of each cell (the protocol of VQA-HAT)
     entropy    in bits, from the uniform distribution: 0 is uniform, negative is concentrated
@@ -70,14 +74,39 @@ def attention_map(weights: Tensor, density: Density | None, size: tuple[int, int
     _check.floating("weights", weights, min_dims=3)
     height, width = size
     if density is None:
-        spread = interpolate(weights.float().unsqueeze(1), size, mode="nearest-exact").squeeze(1)
-        # Where cells do not divide the pixels some get one pixel more: the sum is restored.
-        total = spread.sum((1, 2), keepdim=True).clamp_min(torch.finfo(spread.dtype).tiny)
-        return spread * weights.float().sum((1, 2)).view(-1, 1, 1) / total
-    y, x = ((torch.arange(n, device=weights.device) + 0.5) / n for n in size)
-    points = torch.cartesian_prod(y, x).flip(-1)
+        values, _ = _spread(weights.float(), size)
+        rows, columns = (cell_of(n, c).to(weights.device) for n, c in zip(size, weights.shape[1:], strict=True))
+        return values[:, rows][:, :, columns]
     with torch.no_grad():
-        return density.pdf(points.float()).float().reshape(-1, height, width) / (height * width)
+        return density.pdf_on_grid(height, width).float().reshape(-1, height, width) / (height * width)
+
+
+def quality_of(
+    weights: Tensor, density: Density | None, regions: Tensor, cells: tuple[int, int] | None = None
+) -> AttentionQuality:
+    """The quality of what an output attention looked at, as of `attention_map`, in little memory.
+
+    `weights`: of the cells, (B, h, w).
+    `density`: of a continuous attention, a batch of B; None for a discrete one.
+    `regions`: boolean (B, H, W).
+    `cells`: the grid for ranks and modes; default that of the weights.
+
+    >>> region = torch.tensor([[[True, False], [False, False]]])
+    >>> float(quality_of(torch.tensor([[[0.5, 0.5], [0.0, 0.0]]]), None, region).pointing)  # two cells are highest
+    0.5
+    """
+    cells = cells or (weights.shape[1], weights.shape[2])
+    if density is None:
+        return _quality_of_cells(weights.float().cpu(), regions.cpu())
+    size = (regions.shape[1], regions.shape[2])
+    step = max(1, _PIXELS // (size[0] * size[1]))
+    parts = [slice(start, start + step) for start in range(0, len(regions), step)]
+    return concatenate(
+        [
+            attention_quality(attention_map(weights[part], batch_part(density, part), size), regions[part], cells)
+            for part in parts
+        ]
+    )
 
 
 def attention_quality(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> AttentionQuality:
@@ -87,34 +116,94 @@ def attention_quality(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> 
 
     >>> maps = torch.tensor([[[0.5, 0.5], [0.0, 0.0]]])
     >>> quality = attention_quality(maps, torch.tensor([[[True, False], [False, False]]]), (2, 2))
-    >>> float(quality.mass), float(quality.pointing), float(quality.area), float(quality.entropy)
-    (0.5, 1.0, 0.25, -1.0)
+    >>> float(quality.mass), float(quality.pointing), float(quality.area), round(float(quality.entropy), 6)
+    (0.5, 0.5, 0.25, -1.0)
     """
     if maps.shape != regions.shape or maps.dim() != 3:
         _check.complain("regions", f"shape {tuple(regions.shape)}", f"that of maps, {tuple(maps.shape)}", "Resize.")
-    flat = maps.flatten(1).double()
-    p = flat / flat.sum(-1, keepdim=True).clamp_min(1e-300)
-    reference = regions.flatten(1).double()
-    known = reference.sum(-1) > 0
-    inside = reference > 0
-    q = reference / reference.sum(-1, keepdim=True).clamp_min(1e-300)
-    pixels = flat.shape[-1]
+    maps, regions = maps.float().cpu(), regions.cpu()
+    whole = regions.dtype == torch.bool
+    reference = regions.float()
+    inside = regions if whole else regions > 0
+    shares, grids = (_averages(x, cells) for x in (reference, maps))
+    pointing = pointing_of_pixels(maps, inside, cells)
+    region = (reference if whole else inside.float()).flatten(1)
+    return _measured(maps.flatten(1), None, region, None if whole else reference.flatten(1), pointing, grids, shares)
 
-    def where_known(values: Tensor) -> Tensor:
-        return torch.where(known, values.double(), torch.nan)
 
-    grids = adaptive_avg_pool2d(maps.double().unsqueeze(1), cells).squeeze(1)
-    shares = adaptive_avg_pool2d(regions.double().unsqueeze(1), cells)
+def _quality_of_cells(weights: Tensor, regions: Tensor) -> AttentionQuality:
+    """As `attention_quality` of `attention_map`, from the weights of the cells and the region's pixels in each."""
+    size = (regions.shape[1], regions.shape[2])
+    values, pixels = _spread(weights, size)
+    rows, columns = (
+        torch.nn.functional.one_hot(cell_of(n, c), c).float() for n, c in zip(size, weights.shape[1:], strict=True)
+    )
+    reference = regions.float()
+    inside = rows.T @ (reference @ columns)
+    shares = _averages(reference, (weights.shape[1], weights.shape[2]))
+    pointing = pointing_of_cells(weights, regions)
+    return _measured(values.flatten(1), pixels.flatten(), inside.flatten(1), None, pointing, weights, shares)
+
+
+def _spread(weights: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The mass of a pixel of each cell (B, h, w), and the number of pixels of each (h, w)."""
+    counts = [cell_of(n, c).bincount(minlength=c).float() for n, c in zip(size, weights.shape[1:], strict=True)]
+    pixels = (counts[0][:, None] * counts[1]).to(weights.device)
+    # Where cells do not divide the pixels some have one pixel more: the sum is restored.
+    total = (weights * pixels).sum((1, 2), keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+    return weights * (weights.sum((1, 2), keepdim=True) / total), pixels
+
+
+def _averages(maps: Tensor, cells: tuple[int, int]) -> Tensor:
+    """The mean of maps (B, H, W) over each cell (B, h, w), whole pixels that it touches, as `adaptive_avg_pool2d`."""
+    means = []
+    for pixels, count in zip(maps.shape[1:], cells, strict=True):
+        at, cell = torch.arange(pixels), torch.arange(count)[:, None]
+        touched = ((at >= cell * pixels // count) & (at < -(-(cell + 1) * pixels // count))).to(maps)
+        means.append(touched / touched.sum(1, keepdim=True))
+    return means[0] @ (maps @ means[1].T)
+
+
+def _measured(
+    values: Tensor,
+    pixels: Tensor | None,
+    inside: Tensor,
+    reference: Tensor | None,
+    pointing: Tensor,
+    grids: Tensor,
+    shares: Tensor,
+) -> AttentionQuality:
+    """All measures.
+
+    `values`: (B, M), the mass of a pixel of each group of pixels that have the same.
+    `pixels`: (M,), the pixels of a group; None if each is one.
+    `inside`: (B, M), those in the region.
+    `reference`: (B, M), a reference map; None for the region's uniform distribution.
+    `pointing`: (B,).
+    `grids`, `shares`: (B, h, w), the attention on cells, and the region's share of them.
+    """
+    size = values.shape[-1] if pixels is None else int(pixels.sum())
+    tiny = torch.finfo(values.dtype).tiny
+    sums = total(values, pixels).clamp_min(tiny)
+    p = values / sums[:, None]
+    count, mass = inside.sum(-1), (values * inside).sum(-1)
+    q = 1 / count.clamp_min(1)[:, None]
+    if reference is not None:
+        q = reference / reference.sum(-1, keepdim=True).clamp_min(tiny)
+
+    def where_known(measure: Tensor) -> Tensor:
+        return torch.where(count > 0, measure.double(), torch.nan)
+
     return AttentionQuality(
-        mass=where_known((flat * inside).sum(-1)),
-        pointing=where_known(_pointing(maps, inside.reshape(maps.shape))),
-        divergence=where_known(_divergence(p, q)),
-        rank=where_known(_spearman(grids.flatten(1), shares.flatten(1))),
-        entropy=torch.special.entr(p).sum(-1) / math.log(2) - math.log2(pixels),
-        support=(flat > 0).double().mean(-1),
-        focus=_focus(maps.flatten(1)),
+        mass=where_known(mass),
+        pointing=where_known(pointing),
+        divergence=where_known(divergence(p, q, inside, (1 - mass / sums).clamp_min(0))),
+        rank=where_known(spearman(grids.flatten(1), shares.flatten(1))),
+        entropy=-total(p_log_p(p), pixels).double() / math.log(2) - math.log2(size),
+        support=total((values > 0).to(values), pixels).double() / size,
+        focus=focus(values, pixels) / size,
         modes=count_modes(grids),
-        area=where_known(inside.double().mean(-1)),
+        area=where_known(count / size),
     )
 
 
@@ -152,49 +241,3 @@ def count_modes(grids: Tensor) -> Tensor:
 def mixture_modes(density: Density | None) -> Tensor | None:
     """The number of components with positive weight in each example; None unless the density is a mixture."""
     return density.components if isinstance(density, Mixture) else None
-
-
-def _pointing(maps: Tensor, inside: Tensor) -> Tensor:
-    """1 where the highest point lies in the region or near it, else 0; of a plateau, such as a cell, its middle."""
-    batch, height, width = maps.shape
-    highest = maps >= maps.amax((1, 2), keepdim=True) * (1 - 1e-6)
-    y = (torch.arange(height, device=maps.device) + 0.5).view(1, -1, 1) / height
-    x = (torch.arange(width, device=maps.device) + 0.5).view(1, 1, -1) / width
-    count = highest.sum((1, 2)).clamp_min(1)
-    cy, cx = ((highest * axis).sum((1, 2)) / count for axis in (y, x))
-    # From the point to the nearest edge of each pixel.
-    dy = ((y - cy.view(-1, 1, 1)).abs() - 0.5 / height).clamp_min(0)
-    dx = ((x - cx.view(-1, 1, 1)).abs() - 0.5 / width).clamp_min(0)
-    distance = (dy.square() + dx.square()).expand(batch, height, width)
-    nearest = distance.masked_fill(~inside, torch.inf).amin((1, 2))
-    return torch.where(nearest <= POINTING_TOLERANCE**2, 1.0, 0.0)
-
-
-def _divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Jensen-Shannon divergence along the last axis, in bits."""
-    middle = (p + q) / 2
-    entropy = torch.special.entr
-    nats: Tensor = entropy(middle).sum(-1) - (entropy(p).sum(-1) + entropy(q).sum(-1)) / 2
-    return (nats / math.log(2)).clamp(0, 1)
-
-
-def _spearman(a: Tensor, b: Tensor) -> Tensor:
-    """Spearman's correlation along the last axis; 0 if a row is constant."""
-    a, b = (_ranks(x) - (x.shape[-1] - 1) / 2 for x in (a, b))
-    scale = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
-    return torch.where(scale > 0, (a * b).sum(-1) / scale.clamp_min(1e-300), 0.0)
-
-
-def _ranks(x: Tensor) -> Tensor:
-    """Ranks along the last axis, from 0; equal values share the mean of their ranks."""
-    ordered = x.sort(-1).values.contiguous()
-    x = x.contiguous()
-    low, high = (torch.searchsorted(ordered, x, side=side) for side in ("left", "right"))
-    return (low + high - 1).double() / 2
-
-
-def _focus(flat: Tensor) -> Tensor:
-    """The smallest share of the entries of a row that holds nine tenths of its sum."""
-    mass = flat.sort(-1, descending=True).values.double().cumsum(-1)
-    enough = (0.9 - 1e-12) * mass[:, -1:]
-    return ((mass < enough).sum(-1) + 1).clamp_max(flat.shape[-1]).double() / flat.shape[-1]

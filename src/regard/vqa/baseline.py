@@ -54,6 +54,11 @@ def majority(train: list[Record], test: list[Record]) -> Accuracy:
     return _accuracy(test, [commonest_of.get(record.question_type, "") for record in test])
 
 
+def answer_baselines(train: list[Record], test: list[Record]) -> dict[str, Accuracy]:
+    """The accuracies of both baselines, by the names that they have in tables."""
+    return {"question only": question_only(train, test), "majority": majority(train, test)}
+
+
 def _normal(record: Record) -> str:
     """The commonest answer to a question, normalised; "" if it has none."""
     return commonest(Answers.of([record], above=0).known) if record.answers else ""

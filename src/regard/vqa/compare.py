@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.training import Running
-from regard.vqa.baseline import majority, question_only
-from regard.vqa.evaluate import Summary, evaluate_model
+from regard.vqa.accuracy import Accuracy
+from regard.vqa.baseline import answer_baselines
+from regard.vqa.blind import blind_quality
+from regard.vqa.evaluate import STRATA, Means, Summary, evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore
 from regard.vqa.folder import ComparisonFolder
@@ -19,7 +21,7 @@ from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.read import check_answers, read_questions
 from regard.vqa.settings import TrainSettings
-from regard.vqa.store import load_run
+from regard.vqa.store import Run, load_run
 from regard.vqa.tables import cell, table
 
 PRICES = (0.05, 0.1, 0.3, 1.0)  # lambda of test-MCA: the price per component
@@ -28,48 +30,72 @@ _MEASURES_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support
 
 @dataclass
 class Comparison:
-    """Results of each kind of attention: accuracy and quality, one number per seed."""
+    """Results of each kind of attention and of the baselines: accuracy and quality, one number per seed.
+
+    `accuracy` has the columns "overall" and "unseen pairs"; accuracies by type are apart from it, since types may have
+    any name.
+    """
 
     accuracy: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    by_answer_type: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    by_question_type: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
     quality: dict[str, dict[str, dict[str, list[float]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     )
     components: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
-    order: dict[str, list[str]] = field(default_factory=dict)  # column names: answer types, question types
 
     def add(self, name: str, summary: Summary, unseen: Summary | None = None) -> None:
         """Add one seed to the row `name`: its summary on the test split, and on that of unseen pairs."""
-        row = self.accuracy[name]
-        row["overall"].append(summary.accuracy.overall)
-        for kind in (summary.accuracy.by_answer_type, summary.accuracy.by_question_type):
-            for column, value in kind.items():
-                row[column].append(value)
-        self.order["answers"] = sorted(summary.accuracy.by_answer_type, key=_type_order)
-        self.order["questions"] = list(summary.accuracy.by_question_type)
+        self.add_accuracy(name, summary.accuracy)
         if unseen is not None:
-            row["unseen pairs"].append(unseen.accuracy.overall)
-        for stratum, means in summary.quality.items():
-            for measure, value in means.items():
-                self.quality[name][stratum][measure].append(value)
+            self.accuracy[name]["unseen pairs"].append(unseen.accuracy.overall)
+        self.add_quality(name, summary.quality)
         for k in range(1, 1 + max(summary.components, default=0)):
             self.components[name][f"K = {k}"].append(summary.components.get(k, 0.0))
 
+    def add_accuracy(self, name: str, accuracy: Accuracy) -> None:
+        """Add the accuracies of one seed, or of a baseline, to the row `name`."""
+        self.accuracy[name]["overall"].append(accuracy.overall)
+        for target, types in (
+            (self.by_answer_type, accuracy.by_answer_type),
+            (self.by_question_type, accuracy.by_question_type),
+        ):
+            for column, value in types.items():
+                target[name][column].append(value)
+
+    def add_quality(self, name: str, means: Means) -> None:
+        """Add the attention quality of one seed, or of a blind attention, to the row `name`."""
+        for stratum, measures in means.items():
+            for measure, value in measures.items():
+                self.quality[name][stratum][measure].append(value)
+
     def tables(self) -> str:
         """Accuracy by answer type and by family, attention quality by number of regions, numbers of components."""
-
-        def rows(columns: Sequence[str]) -> dict[str, dict[str, str]]:
-            return {
-                name: {column: cell(row[column]) for column in columns if row.get(column)}
-                for name, row in self.accuracy.items()
-            }
-
+        answer_types = sorted(_columns(self.by_answer_type), key=_type_order)
+        families = _columns(self.by_question_type)
+        totals = ("overall", "unseen pairs")
         parts = [
-            table("Accuracy in percent, by answer type", rows([*self.order["answers"], "overall", "unseen pairs"])),
-            table("Accuracy in percent, by family of questions", rows(self.order["questions"])),
+            table(
+                "Accuracy in percent, by answer type",
+                {
+                    name: {_header(t, totals): _shown(self.by_answer_type, name, t) for t in answer_types}
+                    | {t: cell(row[t]) for t in totals if row.get(t)}
+                    for name, row in self.accuracy.items()
+                },
+            )
         ]
-        for stratum in ("one region", "several"):
+        if families != [""]:  # of data without question types
+            rows = {
+                name: {_header(f): _shown(self.by_question_type, name, f) for f in families} for name in self.accuracy
+            }
+            parts.append(table("Accuracy in percent, by family of questions", rows))
+        for stratum in STRATA[1:]:
             measured = {
                 name: {m: cell(strata[stratum][m], 3) for m in _MEASURES_SHOWN}
                 for name, strata in self.quality.items()
@@ -77,12 +103,12 @@ class Comparison:
             }
             if measured:
                 parts.append(table(f"Attention, questions with {stratum}", measured))
-        if self.quality:
-            families = {
-                name: {f: cell(strata[f]["mass"], 2) for f in self.order["questions"] if f in strata}
+        if self.quality and families != [""]:
+            masses = {
+                name: {_header(f): cell(strata[f]["mass"], 2) for f in families if f in strata.keys() - set(STRATA)}
                 for name, strata in self.quality.items()
             }
-            parts.append(table("Attention mass inside the region, by family of questions", families))
+            parts.append(table("Attention mass inside the region, by family of questions", masses))
         if self.components:
             chosen = {name: {k: cell(v) for k, v in row.items()} for name, row in self.components.items()}
             parts.append(table("Components, in percent of the questions", chosen))
@@ -90,7 +116,27 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """All numbers."""
-        return {"accuracy": self.accuracy, "quality": self.quality, "components": self.components}
+        return {
+            "accuracy": self.accuracy,
+            "by_answer_type": self.by_answer_type,
+            "by_question_type": self.by_question_type,
+            "quality": self.quality,
+            "components": self.components,
+        }
+
+
+def _columns(rows: dict[str, dict[str, list[float]]]) -> list[str]:
+    """The names of all columns, in order."""
+    return list(dict.fromkeys(column for row in rows.values() for column in row))
+
+
+def _shown(rows: dict[str, dict[str, list[float]]], name: str, column: str) -> str:
+    return cell(rows.get(name, {}).get(column, []))
+
+
+def _header(name: str, taken: Sequence[str] = ()) -> str:
+    """The header of a column for a type of the data, which may have no name, or that of another column."""
+    return f"type {name}" if name in taken else name or "no type"
 
 
 def _type_order(answer_type: str) -> tuple[int, str]:
@@ -114,6 +160,7 @@ def compare_kinds(
     unseen: str | None = "pairs",
     progress: Callable[[float], None] | None = None,
     pictures: Path | None = None,
+    regions: Path | None = None,
 ) -> Comparison:
     """Train every kind with every seed, evaluate each on `test`, and write `results.json`; rerun to resume.
 
@@ -131,6 +178,7 @@ def compare_kinds(
     `unseen`: the split of the column "unseen pairs"; default "pairs"; None for no such column.
     `progress`: called with the share that is trained; default None.
     `pictures`: the folder of the pictures; default None, beside the questions.
+    `regions`: the folder of the masks, as `read_questions` takes it; default None.
     """
     for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
         check_answers(read_questions(data, split, pictures), data, "a comparison")
@@ -148,33 +196,38 @@ def compare_kinds(
         for kind in map(str, map(parse, kinds))
     ]
     result = Comparison()
-    for rows in run_jobs(
-        jobs, partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices)), workers, progress
-    ):
+    evaluated = partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices), regions=regions)
+    for rows in run_jobs(jobs, evaluated, workers, progress):
         for name, summary, unseen_summary in rows:
             result.add(name, summary, unseen_summary)
     baselines(result, data, test, pictures)
+    run = load_run(jobs[0].out.path)
+    for name, means in blind_quality(_examples(jobs[0], run, test, regions), run.model.cells).items():
+        result.add_quality(name, means)
     folder.write_results(result.to_json())
     return result
 
 
+def _examples(job: Job, run: Run, split: str, regions: Path | None) -> Examples:
+    """A split as examples for the model of a job."""
+    store = FeatureStore.open(job.features, expected=run.features)
+    records = read_questions(job.data, split, job.pictures, regions)
+    return Examples(records, store, run.words, run.answers, run.model.settings.tokens)
+
+
 def _evaluate_job(
-    job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...]
+    job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...], regions: Path | None
 ) -> list[tuple[str, Summary, Summary | None]]:
     """Rows (name, summary on `test`, summary on `unseen`) of a trained job; for test-MCA a row per price."""
     run = load_run(job.out.path)
-    store = FeatureStore.open(job.features, expected=run.features)
-
-    def examples(split: str) -> Examples:
-        length = run.model.settings.tokens
-        return Examples(read_questions(job.data, split, job.pictures), store, run.words, run.answers, length)
-
-    test_examples = examples(test)
-    unseen_summary = evaluate_model(run.model, examples(unseen), run.answers).summary() if unseen else None
+    examples = _examples(job, run, test, regions)
+    unseen_summary = None
+    if unseen:
+        unseen_summary = evaluate_model(run.model, _examples(job, run, unseen, regions), run.answers).summary()
     kind = run.model.attention
-    rows = [(kind, evaluate_model(run.model, test_examples, run.answers).summary(), unseen_summary)]
+    rows = [(kind, evaluate_model(run.model, examples, run.answers).summary(), unseen_summary)]
     for price in prices if parse(kind) == Continuous("softmax") else ():
-        evaluation = evaluate_model(run.model, test_examples, run.answers, MixtureSelected(price))
+        evaluation = evaluate_model(run.model, examples, run.answers, MixtureSelected(price))
         rows.append((f"test-MCA, lambda {price:g}", evaluation.summary(), None))
     return rows
 
@@ -182,8 +235,5 @@ def _evaluate_job(
 def baselines(result: Comparison, data: Path, test: str = "test", pictures: Path | None = None) -> None:
     """Add the rows of the two baselines that see no picture: the question alone, and the commonest answer."""
     train, tested = (read_questions(data, split, pictures).keep_answered().records for split in ("train", test))
-    for name, accuracy in (("question only", question_only(train, tested)), ("majority", majority(train, tested))):
-        row = result.accuracy[name]
-        row["overall"].append(accuracy.overall)
-        for column, value in (accuracy.by_answer_type | accuracy.by_question_type).items():
-            row[column].append(value)
+    for name, accuracy in answer_baselines(train, tested).items():
+        result.add_accuracy(name, accuracy)

@@ -12,18 +12,21 @@ import torch
 from torch import Tensor
 
 from regard.vqa.accuracy import Accuracy, mean_accuracy
-from regard.vqa.attention_quality import AttentionQuality, attention_map, attention_quality, concatenate, mixture_modes
+from regard.vqa.attention_quality import AttentionQuality, concatenate, mixture_modes, quality_of
 from regard.vqa.examples import Examples
 from regard.vqa.kinds import Kind, parse
 from regard.vqa.mcan import MCAN
 from regard.vqa.records import Answers, Record, answer_key
+
+STRATA = ("all", "one region", "several")  # of questions, by the number of their regions
+Means = dict[str, dict[str, float]]  # of attention quality: by stratum of the questions, and by measure
 
 
 class Summary(NamedTuple):
     """Means of an evaluation: accuracy, quality by stratum and measure, percent of examples by number of components."""
 
     accuracy: Accuracy
-    quality: dict[str, dict[str, float]]
+    quality: Means
     components: dict[int, float]
 
 
@@ -36,25 +39,27 @@ class Evaluation:
     accuracy: Accuracy
     quality: AttentionQuality | None
     components: dict[int, float]  # share of the examples in percent, by number of components; empty if not a mixture
-    regions: Tensor = field(repr=False)  # the number of regions of each example, -1 if unknown
-    types: list[str] = field(repr=False)  # the question type of each example
+    questions: list[Record] = field(repr=False)
 
-    def quality_means(self) -> dict[str, dict[str, float]]:
+    def quality_means(self) -> Means:
         """Mean quality over all questions with regions, over those with one and with several, and by question type."""
-        if self.quality is None:
-            return {}
-        strata: dict[str, Tensor] = {
-            "all": self.regions > 0,
-            "one region": self.regions == 1,
-            "several": self.regions > 1,
-        }
-        for name in sorted(set(self.types)):
-            strata[name] = (self.regions > 0) & torch.tensor([t == name for t in self.types])
-        return {name: self.quality.mean(chosen) for name, chosen in strata.items() if bool(chosen.any())}
+        return {} if self.quality is None else means_of(self.quality, self.questions)
 
     def summary(self) -> Summary:
         """The means alone."""
         return Summary(self.accuracy, self.quality_means(), self.components)
+
+
+def means_of(quality: AttentionQuality, questions: Sequence[Record]) -> Means:
+    """Mean quality over all questions with regions, over those with one and with several, and by question type.
+
+    A type of the data that is called as one of the first three is not told from it, and left out.
+    """
+    regions = torch.tensor([-1 if r.regions is None else len(r.regions) for r in questions])
+    strata: dict[str, Tensor] = dict(zip(STRATA, (regions > 0, regions == 1, regions > 1), strict=True))
+    for name in sorted({r.question_type for r in questions} - strata.keys()):
+        strata[name] = (regions > 0) & torch.tensor([r.question_type == name for r in questions])
+    return {name: quality.mean(chosen) for name, chosen in strata.items() if bool(chosen.any())}
 
 
 @torch.no_grad()
@@ -89,8 +94,7 @@ def evaluate_model(
             if examples.has_regions:
                 regions = examples.regions(indices)
                 cells = looked.weights.float().cpu().reshape(-1, *model.cells)
-                maps = attention_map(cells, looked.density, (regions.shape[1], regions.shape[2])).cpu()
-                parts.append(attention_quality(maps, regions, model.cells))
+                parts.append(quality_of(cells, looked.density, regions))
     finally:
         model.train(training)
     return Evaluation(
@@ -99,8 +103,7 @@ def evaluate_model(
         accuracy_of(examples.questions, predictions),
         concatenate(parts) if parts else None,
         {k: 100 * n / len(examples) for k, n in sorted(components.items())},
-        torch.tensor([-1 if r.regions is None else len(r.regions) for r in examples.questions]),
-        [r.question_type for r in examples.questions],
+        list(examples.questions),
     )
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from regard._problem import Problem
+from regard.vqa.accuracy import Accuracy
+from regard.vqa.baseline import answer_baselines
+from regard.vqa.blind import blind_quality
 from regard.vqa.compare import Comparison
-from regard.vqa.evaluate import Evaluation, evaluate_model
+from regard.vqa.evaluate import Evaluation, Means, evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.kinds import EVALUATED, Kind, MixtureSelected, parse
 from regard.vqa.own import TRAIN, NoSplit, read_own
 from regard.vqa.read import read_questions, splits_in, write_results
-from regard.vqa.records import Records
+from regard.vqa.records import Record, Records
 from regard.vqa.results import Results
 from regard.vqa.store import Run, load_run
 
@@ -26,12 +31,15 @@ def evaluate_run(
     attentions: Sequence[str | Kind] | None = None,
     out: Path | str | None = None,
     pictures: Path | str | None = None,
+    regions: Path | str | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> str:
     """Evaluate a run on every split but the training one, and return the tables as text.
 
-    A file without splits is evaluated as a whole; the text says how many pictures have names that the model was
-    trained on. Stored features of the training are used if they have all pictures, else features are made into the
-    run's folder.
+    The tables have two baselines that see no picture, if the data has training rows, and, if regions are known, two
+    attentions that do not look (`regard.vqa.blind`). A file without splits is evaluated as a whole; the text says how
+    many pictures have names that the model was trained on. Stored features of the training are used if they have all
+    pictures, else features are made into the run's folder.
 
     `model`: the folder of a run or of a saved model.
     `data`: a folder in the form of VQA-v2, a JSONL or a CSV.
@@ -39,22 +47,32 @@ def evaluate_run(
     `out`: a folder to write `SPLIT.json` (numbers, if the split has answers) and `SPLIT_results.json` (answers, as the
         evaluation server takes them) to; default None, nothing is written.
     `pictures`: the folder of the pictures; default None, beside the questions.
+    `regions`: the folder of the masks, as `read_questions` takes it; default None.
+    `progress`: called with a line before each step; default None.
     """
     run = load_run(model)
     trained_with = run.model.attention
     others = EVALUATED if attentions is None else (*map(parse, attentions), MixtureSelected())
     kinds = list(dict.fromkeys(map(str, (trained_with, *others))))
+    splits = _splits(Path(data), pictures, regions)
+    labelled = [any(record.answers for record in records.records) for records in splits]
+    train = _training(Path(data), pictures)
+    sizes = [len(records) * (len(kinds) if known else 1) for records, known in zip(splits, labelled, strict=True)]
+    steps = _Steps(sum(sizes), progress)
     parts = []
-    for records in _splits(Path(data), pictures):
-        examples = Examples(records, _store_for(run, records), run.words, run.answers, run.model.settings.tokens)
-        labelled = any(record.answers for record in examples.questions)
-        evaluations = {
-            kind: evaluate_model(run.model, examples, run.answers, kind)
-            for kind in (kinds if labelled else [trained_with])
-        }
-        if labelled:
+    for records, known in zip(splits, labelled, strict=True):
+        store = _store_for(run, records, steps)
+        examples = Examples(records, store, run.words, run.answers, run.model.settings.tokens)
+        evaluations = {}
+        for kind in kinds if known else [trained_with]:
+            with steps.step(f"{records.name}, {kind}", len(records)):
+                evaluations[kind] = evaluate_model(run.model, examples, run.answers, kind)
+        if known:
             title = f"== {records.name}: {len(examples)} questions, trained with {trained_with}"
-            parts.append(f"{title}\n\n{_tables(evaluations)}")
+            tested = [record for record in examples.questions if record.answers]
+            accuracies = answer_baselines(train, tested) if train else {}
+            blind = blind_quality(examples, run.model.cells)
+            parts.append(f"{title}\n\n{_tables(evaluations, accuracies, blind)}")
         else:
             parts.append(f"== {records.name}: {len(examples)} questions without answers")
         names = {record.picture for record in examples.questions}
@@ -63,30 +81,76 @@ def evaluate_run(
         if examples.records.skipped:
             parts.append(str(examples.records.skipped))
         if out is not None:
-            if labelled:
-                Results.of(records.name, evaluations).write(Path(out))
+            if known:
+                results = Results.of(records.name, evaluations).with_baselines(records.name, accuracies, blind)
+                results.write(Path(out))
             write_results(Path(out) / f"{records.name}_results.json", evaluations[trained_with].predictions.items())
     return "\n\n".join(parts)
 
 
-def _tables(evaluations: dict[str, Evaluation]) -> str:
+class _Steps:
+    """Lines of progress: what begins now, how far it is, and how long the rest takes, by the questions so far."""
+
+    def __init__(self, total: int, say: Callable[[str], None] | None) -> None:
+        """`total`: questions of all steps."""
+        self.total, self.say = total, say or (lambda _: None)
+        self.done, self.seconds = 0, 0.0
+
+    @contextmanager
+    def step(self, name: str, count: int) -> Iterator[None]:
+        """A step over `count` questions."""
+        left = ""
+        if self.done:
+            left = f", about {readable_duration(self.seconds / self.done * (self.total - self.done))} left"
+        self.say(f"{name}: {count} questions ({100 * self.done // max(1, self.total)} %{left})")
+        start = time.monotonic()
+        yield
+        self.done, self.seconds = self.done + count, self.seconds + time.monotonic() - start
+
+
+def readable_duration(seconds: float) -> str:
+    """A time in seconds, minutes or hours, as a person says it.
+
+    >>> [readable_duration(s) for s in (0.4, 48, 100, 4000)]
+    ['1 s', '48 s', '2 min', '1.1 h']
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def _tables(evaluations: dict[str, Evaluation], accuracies: dict[str, Accuracy], blind: dict[str, Means]) -> str:
     result = Comparison()
     for kind, evaluation in evaluations.items():
         result.add(kind, evaluation.summary())
+    for name, accuracy in accuracies.items():
+        result.add_accuracy(name, accuracy)
+    for name, means in blind.items():
+        result.add_quality(name, means)
     return result.tables()
 
 
-def _splits(data: Path, pictures: Path | str | None) -> list[Records]:
+def _training(data: Path, pictures: Path | str | None) -> list[Record]:
+    """The training rows of the data that have answers; none if it has no split of that name."""
+    if data.is_file() and TRAIN not in splits_in(data):
+        return []
+    try:
+        return read_questions(data, TRAIN, pictures).keep_answered().records
+    except NoSplit:
+        return []
+
+
+def _splits(data: Path, pictures: Path | str | None, regions: Path | str | None) -> list[Records]:
     """The records of every split but the training one."""
     if data.is_file():
-        splits = [split for split in splits_in(data) if split != TRAIN]
+        splits: list[str | None] = [split for split in splits_in(data) if split != TRAIN]
         if not splits and splits_in(data):
             raise NoSplit(f"{data} has only the split {TRAIN}. Evaluate on rows of another split, or on another file.")
-        return [read_own(data, split, pictures) for split in splits] or [read_own(data, None, pictures)]
+        return [read_own(data, split, pictures, regions) for split in splits or [None]]
     records = []
     for split in _SPLITS:
         try:
-            records.append(read_questions(data, split, pictures))
+            records.append(read_questions(data, split, pictures, regions))
         except NoSplit:
             continue
     if not records:
@@ -94,7 +158,7 @@ def _splits(data: Path, pictures: Path | str | None) -> list[Records]:
     return records
 
 
-def _store_for(run: Run, records: Records) -> FeatureStore:
+def _store_for(run: Run, records: Records, steps: _Steps) -> FeatureStore:
     """The features of the training if they have all pictures of the records, else newly made ones."""
     needed = {record.picture for record in records.records}
     folder = run.folder.read_features()
@@ -104,4 +168,5 @@ def _store_for(run: Run, records: Records) -> FeatureStore:
             return store
     pictures = {name: path for name, path in records.pictures.items() if name in needed}
     place = run.folder.own_features(records.name)
+    steps.say(f"{records.name}: features of {len(pictures)} pictures, into {place}")
     return make_features(place, pictures, run.load_backbone(), stages=run.features.stages)[0]

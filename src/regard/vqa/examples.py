@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -14,6 +12,7 @@ from regard._problem import Problem
 from regard.vqa.features import FeatureStore
 from regard.vqa.pixels import PixelStore
 from regard.vqa.records import Answers, Record, Records
+from regard.vqa.regions import Regions
 from regard.vqa.words import Words
 
 
@@ -76,16 +75,18 @@ class Examples:
         return {"words": self.words[indices], "targets": targets}
 
     @cached_property
+    def known_regions(self) -> Regions:
+        """The regions of the answers, as masks of one size."""
+        return Regions(self.questions, self.records.objects, self.records.masks, self.records.skipped)
+
+    @property
     def has_regions(self) -> bool:
-        """Whether the regions of the answers are known."""
-        return bool(self.records.objects) and any(record.regions is not None for record in self.questions)
+        """Whether the regions of any answer are known."""
+        return bool(self.known_regions)
 
     def regions(self, indices: list[int]) -> Tensor:
         """Masks (B, H, W) of the pixels that each answer rests on; all False if there is no region."""
-        records = [self.questions[i] for i in indices]
-        objects = {name: _objects(self.records.objects[name]) for name in {record.picture for record in records}}
-        masks = [numpy.isin(objects[record.picture], record.regions or ()) for record in records]
-        return torch.from_numpy(numpy.stack(masks))
+        return self.known_regions([self.questions[i] for i in indices])
 
 
 class Grouped:
@@ -106,14 +107,3 @@ class Grouped:
     def batch(self, indices: list[int], epoch: int = 0) -> dict[str, Any]:
         """All questions about these pictures, as `Examples.shared`."""
         return self.examples.shared([i for number in indices for i in self.groups[self.names[number]]])
-
-
-def _objects(path: Path) -> Any:
-    """The number of the object at each pixel, from a picture of object numbers."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as picture:
-            return numpy.asarray(picture)
-    except OSError as error:
-        raise Problem(f"{path} cannot be read ({error}). Write the regions again.") from error

@@ -12,7 +12,7 @@ from typing import Any
 from regard import _check
 from regard._files import replacing
 from regard._problem import Problem
-from regard.pictures._sources import SUFFIXES
+from regard.vqa.masks import Masks, picture_path
 from regard.vqa.records import Record, Records, Skipped
 from regard.vqa.table import NumberedRows, delimiter_of, is_table, read_rows
 
@@ -23,15 +23,22 @@ class NoSplit(Problem):
     """The data has no split of this name."""
 
 
-def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None = None) -> Records:
+def read_own(
+    path: Path,
+    split: str | None = TRAIN,
+    pictures: Path | str | None = None,
+    regions: Path | str | None = None,
+) -> Records:
     """The rows of a `split` of a JSONL or CSV file, or all rows if it is None; default "train".
 
     A row's split is in the column `split`. A file without that column is training data: any other split is refused.
-    `pictures` is the folder that pictures are named from, default that of the file.
+    `pictures` is the folder that pictures and masks are named from, default that of the file; `regions` one that
+    masks are named from before: for a row that names none, the mask there with the picture's name.
     """
     folder = Path(pictures) if pictures else path.parent
     skipped, records, paths = Skipped(), [], {}
     ids: set[int | str] = set()
+    masks = Masks(*filter(None, [Path(regions) if regions else None, folder, path.parent]), by_name=bool(regions))
     rows = read_rows(path)
     sizes = _split_sizes(rows)
     _check_split(path, split, sizes)
@@ -62,19 +69,12 @@ def read_own(path: Path, split: str | None = TRAIN, pictures: Path | str | None 
                 _answers(row),
                 str(row.get("answer_type") or "other"),
                 str(row.get("question_type") or ""),
+                masks.named(row.get("regions"), name, where, skipped),
                 lenient=True,
             )
         )
-    return Records(split if split is not None and sizes else path.stem, records, paths, skipped)
-
-
-def picture_path(name: str, *folders: Path) -> Path | None:
-    """A picture in the first of the folders that has it, with or without the ending of its name; None if none has."""
-    for folder in dict.fromkeys(folders):
-        for ending in ("", *sorted(SUFFIXES)) if not Path(name).suffix else ("",):
-            if (path := folder / f"{name}{ending}").is_file():
-                return path
-    return None
+    name = split if split is not None and sizes else path.stem
+    return Records(name, records, paths, skipped, masks=masks.found)
 
 
 def own_splits(path: Path) -> dict[str, bool]:

@@ -11,11 +11,17 @@ from typing import Any
 from regard._files import replacing
 from regard._problem import Problem
 from regard.pictures._sources import SUFFIXES
+from regard.vqa.masks import Masks
 from regard.vqa.own import TRAIN, NoSplit, own_splits, read_own
 from regard.vqa.records import Record, Records, Skipped
 
 
-def read_questions(source: Path | str, split: str = TRAIN, pictures: Path | str | None = None) -> Records:
+def read_questions(
+    source: Path | str,
+    split: str = TRAIN,
+    pictures: Path | str | None = None,
+    regions: Path | str | None = None,
+) -> Records:
     """The records of a split: of a folder in the form of VQA-v2, or of one JSONL or CSV file.
 
     A folder has `*_{split}*_questions.json`, `*_{split}*_annotations.json` (not for test splits), and the pictures,
@@ -25,6 +31,11 @@ def read_questions(source: Path | str, split: str = TRAIN, pictures: Path | str 
     (`regard.vqa.table.TABLE_COLUMNS`); optionally `id`, `answer_type`, `question_type` and `split`: without that column
     the table is training data, and any split but "train" is refused; `hold_out` adds the column. A single answer counts
     as that of ten people, as the accuracy compares people with each other.
+
+    What an answer rests on is in `regions` (or `mask`): one or several masks, paths from `regions`, from `pictures` or
+    from the table's folder. With a folder `regions`, a question that names no mask has the one with the name of its
+    picture. In annotations `regions` may also be numbers of objects, in pictures as those of the questions in the
+    folder `objects`, or in `regions`.
 
     A faulty record is left out and noted in `skipped`; a faulty file is a Problem.
 
@@ -39,12 +50,12 @@ def read_questions(source: Path | str, split: str = TRAIN, pictures: Path | str 
     """
     path = Path(source)
     if path.is_dir():
-        return read_vqa(path, split, pictures)
+        return read_vqa(path, split, pictures, regions)
     if not path.is_file():
         raise Problem(
             f"{source} is neither a folder nor a file. Give a folder in the form of VQA-v2, a JSONL or a CSV."
         )
-    return read_own(path, split, pictures)
+    return read_own(path, split, pictures, regions)
 
 
 def splits_in(source: Path | str) -> dict[str, bool]:
@@ -69,7 +80,9 @@ def check_answers(records: Records, source: Path | str, use: str) -> None:
     raise Problem(f"{records.name} of {source} has no answers, and {use} needs them. {names}.")
 
 
-def read_vqa(folder: Path, split: str, pictures: Path | str | None = None) -> Records:
+def read_vqa(
+    folder: Path, split: str, pictures: Path | str | None = None, regions: Path | str | None = None
+) -> Records:
     """A split of VQA-v2, or of data in its form."""
     content = _json(_find_file(folder, split, "questions"), "questions")
     annotation_file = _find_file(folder, split, "annotations", needed=False)
@@ -78,21 +91,18 @@ def read_vqa(folder: Path, split: str, pictures: Path | str | None = None) -> Re
     place = Path(pictures) if pictures else folder
     paths = {p.stem: p for p in _pictures_in(place, subtype.replace("test-dev", "test"))}
     skipped = Skipped()
-    annotations: dict[Any, dict[str, Any]] = {}
-    if annotation_file:
-        ids = {q.get("question_id") for q in content["questions"]}
-        for annotation in _json(annotation_file, "annotations")["annotations"]:
-            name = annotation.get("question_id")
-            if name in ids:
-                annotations[name] = annotation
-            else:
-                sentence = f"annotation of question {name} in {annotation_file.name}: there is no such question"
-                skipped.add("annotation without a question", sentence)
+    annotations = _annotations(annotation_file, content["questions"], skipped) if annotation_file else {}
+    numbered = Path(regions) if regions else place / "objects"
+    objects = {p.stem: p for p in _pictures_in(numbered, subtype)}
+    masks = Masks(*filter(None, [Path(regions) if regions else None, place, folder]), by_name=bool(regions))
+    masks.objects = objects
     records = []
     for q in content["questions"]:
         try:
-            name, text, picture = q["question_id"], str(q["question"]), int(q["image_id"])
+            name, text, picture = _id_of(q), str(q["question"]), int(q["image_id"])
         except (KeyError, TypeError, ValueError):
+            name = None
+        if name is None:
             skipped.add("question that is not whole", f"in {split}: {json.dumps(q)[:100]}")
             continue
         stem = f"COCO_{subtype.replace('test-dev', 'test')}_{picture:012d}"
@@ -102,9 +112,51 @@ def read_vqa(folder: Path, split: str, pictures: Path | str | None = None) -> Re
             sentence = f"question {name} of {split} has none in {annotation_file.name}"
             skipped.add("question without an annotation", sentence)
         else:
-            records.append(_record(name, stem, text, annotations.get(name)))
-    objects = {p.stem: p for p in _pictures_in(place / "objects", subtype)}
-    return Records(split, records, paths, skipped, objects)
+            annotation = annotations.get(name, {})
+            known = masks.named(annotation.get("regions"), stem, f"question {name} of {split}", skipped)
+            records.append(
+                Record(
+                    name,
+                    stem,
+                    text,
+                    _answers_in(annotation),
+                    str(annotation.get("answer_type") or "other"),
+                    str(annotation.get("question_type") or ""),
+                    known,
+                )
+            )
+    return Records(split, records, paths, skipped, objects, masks.found)
+
+
+def _annotations(file: Path, questions: list[Any], skipped: Skipped) -> dict[Any, dict[str, Any]]:
+    """The annotations in a file by the id of their question; those that are not whole, or of no question, are noted."""
+    ids = {_id_of(question) for question in questions}
+    annotations: dict[Any, dict[str, Any]] = {}
+    for annotation in _json(file, "annotations")["annotations"]:
+        name = _id_of(annotation)
+        if name is None:
+            skipped.add("annotation that is not whole", f"in {file.name}: {json.dumps(annotation)[:100]}")
+        elif name in ids:
+            annotations[name] = annotation
+        else:
+            sentence = f"annotation of question {name} in {file.name}: there is no such question"
+            skipped.add("annotation without a question", sentence)
+    return annotations
+
+
+def _id_of(entry: Any) -> Any:
+    """The id of a question or an annotation; None if it is no record, or has none that can be looked up."""
+    name = entry.get("question_id") if isinstance(entry, dict) else None
+    return name if isinstance(name, int | str) else None
+
+
+def _answers_in(annotation: dict[str, Any]) -> tuple[str, ...]:
+    """The answers of an annotation: texts, or records with an "answer"; others are left out."""
+    entries = annotation.get("answers")
+    if not isinstance(entries, list):
+        return ()
+    texts = [one.get("answer") if isinstance(one, dict) else one for one in entries]
+    return tuple(str(text) for text in texts if isinstance(text, str | int | float))
 
 
 def write_results(path: Path | str, answers: Iterable[tuple[int | str, str]]) -> Path:
@@ -119,17 +171,6 @@ def write_results(path: Path | str, answers: Iterable[tuple[int | str, str]]) ->
     with replacing(path) as beside:
         beside.write_text(json.dumps([{"question_id": name, "answer": answer} for name, answer in answers]))
     return path
-
-
-def _record(name: Any, picture: str, text: str, annotation: dict[str, Any] | None) -> Record:
-    """The record of a question, with or without its annotation."""
-    if annotation is None:
-        return Record(name, picture, text)
-    entries = annotation.get("answers") or []
-    answers = tuple(str(a["answer"]) if isinstance(a, dict) else str(a) for a in entries)
-    regions = tuple(annotation["regions"]) if "regions" in annotation else None
-    kind, question = str(annotation.get("answer_type", "other")), str(annotation.get("question_type", ""))
-    return Record(name, picture, text, answers, kind, question, regions)
 
 
 def _find_file(folder: Path, split: str, what: str, needed: bool = True) -> Path | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from regard.vqa.words import Words, tokens
 class Record:
     """One question: id, the picture's name, its text, the answers (none if unknown), types, regions.
 
-    `regions` are the numbers of the objects in the picture that the answer rests on; None if unknown. `lenient` answers
-    are those of one's own table: the accuracy normalises them always, the official one only where people differ.
+    `regions` are what the answer rests on: numbers of objects in the picture, or names of masks; None if unknown.
+    `lenient` answers are those of one's own table: the accuracy normalises them always, the official one only where
+    people differ.
     """
 
     id: int | str
@@ -29,7 +30,7 @@ class Record:
     answers: tuple[str, ...] = ()
     answer_type: str = "other"
     question_type: str = ""
-    regions: tuple[int, ...] | None = None
+    regions: tuple[int | str, ...] | None = None
     lenient: bool = False
 
 
@@ -72,7 +73,8 @@ class Records:
     records: list[Record]
     pictures: dict[str, Path]
     skipped: Skipped = field(default_factory=Skipped)
-    objects: dict[str, Path] = field(default_factory=dict)  # pictures of object numbers, if any
+    objects: dict[str, Path] = field(default_factory=dict)  # pictures of object numbers, by picture
+    masks: dict[str, Path] = field(default_factory=dict)  # masks of regions, by their names in the records
 
     def __len__(self) -> int:
         return len(self.records)
@@ -82,8 +84,7 @@ class Records:
         for record in self.records:
             if not record.answers:
                 self.skipped.add("question without an answer", f"question {record.id} of {self.name}")
-        answered = [record for record in self.records if record.answers]
-        return Records(self.name, answered, self.pictures, self.skipped, self.objects)
+        return replace(self, records=[record for record in self.records if record.answers])
 
     def keep_readable(self, words: Words, length: int) -> Records:
         """Without questions that are empty, far too long, or without a known word, which are noted in `skipped`."""
@@ -102,7 +103,7 @@ class Records:
                 self.skipped.add("question in unknown words", sentence[:200])
                 continue
             readable.append(record)
-        return Records(self.name, readable, self.pictures, self.skipped, self.objects)
+        return replace(self, records=readable)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from typing import Any
 from regard._files import replacing
 from regard._problem import Problem
 from regard.hub.card import Section, markdown_table
-from regard.vqa.evaluate import Evaluation
+from regard.vqa.accuracy import Accuracy
+from regard.vqa.evaluate import Evaluation, Means
 
 RESULTS_FOLDER = "evaluation"  # of results, in the folder of a run or a model
 _ANSWERS = "_results.json"  # the end of the names of files of answers, in the same folder
 MEASURES = {
     "mass": "attention inside the regions that the answer rests on; by chance it is `area`",
-    "pointing": "share of questions where the highest point lies in a region, or next to it",
+    "pointing": "share of questions where the highest point lies in a region, or next to it; equal cells share it",
     "divergence": "Jensen-Shannon, from attention spread evenly over the regions, in bits: 0 the same, 1 disjoint",
     "rank": "Spearman's correlation with the share of the regions in each cell",
     "entropy": "in bits, from the uniform distribution: 0 is uniform, negative is concentrated",
@@ -56,6 +57,21 @@ class Results:
                 }
             }
         )
+
+    def with_baselines(self, split: str, accuracies: Mapping[str, Accuracy], blind: Mapping[str, Means]) -> Results:
+        """These, and rows to compare them with: baselines that see no picture, and attention that does not look."""
+        rows: dict[str, Mapping[str, Any]] = dict(self.splits[split])
+        for name, accuracy in accuracies.items():
+            rows[name] = {
+                "overall": accuracy.overall,
+                "by_answer_type": accuracy.by_answer_type,
+                "by_question_type": accuracy.by_question_type,
+                "quality": {},
+                "components": {},
+            }
+        for name, means in blind.items():
+            rows[name] = {"overall": None, "by_answer_type": {}, "by_question_type": {}, "quality": means}
+        return Results({**self.splits, split: rows})
 
     @classmethod
     def read(cls, path: Path | str) -> Results:
@@ -100,8 +116,9 @@ class Results:
 
 def _tables_of(kinds: Mapping[str, Mapping[str, Any]], attention: str) -> str:
     """Two tables, accuracy and quality, the model's `attention` first."""
-    ordered = sorted(kinds, key=lambda kind: kind != attention)
-    labels = {kind: f"**{kind}** (its own)" if kind == attention else kind for kind in ordered}
+    everything = sorted(kinds, key=lambda kind: kind != attention)
+    ordered = [kind for kind in everything if kinds[kind]["overall"] is not None]
+    labels = {kind: f"**{kind}** (its own)" if kind == attention else kind for kind in everything}
     types = list(dict.fromkeys(t for kind in ordered for t in kinds[kind]["by_answer_type"]))
     rows = [
         [
@@ -112,7 +129,7 @@ def _tables_of(kinds: Mapping[str, Mapping[str, Any]], attention: str) -> str:
         for kind in ordered
     ]
     text = "Accuracy in percent, by output attention:\n\n" + markdown_table(["attention", "overall", *types], rows)
-    measured = [kind for kind in ordered if _over_all(kinds[kind])]
+    measured = [kind for kind in everything if _over_all(kinds[kind])]
     if not measured:
         return text
     rows = [[labels[kind], *(_number(_over_all(kinds[kind]).get(m), 3) for m in MEASURES)] for kind in measured]
@@ -138,6 +155,7 @@ def _checked(kinds: Any) -> dict[str, dict[str, Any]]:
     """The content of SPLIT.json; an error unless it has the form that `write` gives it."""
     for numbers in kinds.values():
         measured = [*numbers["by_answer_type"].values(), *_over_all(numbers).values()]
-        if not all(isinstance(value, int | float) for value in (numbers["overall"], *measured)):
+        overall = [] if numbers["overall"] is None else [numbers["overall"]]  # of an attention that does not look
+        if not all(isinstance(value, int | float) for value in (*overall, *measured)):
             raise TypeError("a number was expected")
     return dict(kinds)

@@ -15,7 +15,7 @@ from regard._files import replacing
 from regard._problem import Problem
 from regard.vqa.own import TRAIN, position_of, read_own, split_of_row
 from regard.vqa.records import Record, Records, commonest
-from regard.vqa.table import read_raw, read_rows
+from regard.vqa.table import TABLE_COLUMNS, read_raw, read_rows
 
 #: The names that a table may have for each split.
 SPLIT_NAMES = {
@@ -63,7 +63,7 @@ class Survey:
         """The records of a split."""
         own = [record for record in self.records.records if self.splits[record.id] == name]
         pictures = {record.picture: self.records.pictures[record.picture] for record in own}
-        return Records(name, own, pictures)
+        return Records(name, own, pictures, masks=self.records.masks)
 
     @property
     def digest(self) -> str:
@@ -112,8 +112,12 @@ class Survey:
 
     def _row(self, record: Record) -> dict[str, Any]:
         row = {"id": record.id, "picture": record.picture, "question": record.question, "answers": list(record.answers)}
-        types = {"answer_type": record.answer_type, "question_type": record.question_type}
-        return row | {name: kind for name, kind in types.items() if kind} | {"split": self.splits[record.id]}
+        others = {
+            "answer_type": record.answer_type,
+            "question_type": record.question_type,
+            "regions": [str(self.records.masks[str(name)].resolve()) for name in record.regions or ()],
+        }
+        return row | {name: value for name, value in others.items() if value} | {"split": self.splits[record.id]}
 
 
 SPLITS = tuple(SPLIT_NAMES)
@@ -140,12 +144,12 @@ def look_at(
     if not root.is_dir():
         raise Problem(f"{root} is not a folder. Give the folder of the pictures.")
     columns = read_raw(path).names
-    fields = {field: column for column, field in columns.items() if field in _FIELDS}
+    fields = {field: column for column, field in columns.items() if field in TABLE_COLUMNS}
     records = _with_paths(read_own(path, None, root).keep_answered(), root)
     if not len(records):
         why = f" {records.skipped}" if records.skipped else ""
         raise Problem(f"{path} has no question with a picture and an answer; columns: {', '.join(columns)}.{why}")
-    unused = tuple(column for column, field in columns.items() if field not in _FIELDS)
+    unused = tuple(column for column, field in columns.items() if field not in TABLE_COLUMNS)
     rows = read_rows(path)
     group_of = _groups(records.pictures)
     drawn = "split" not in fields
@@ -163,9 +167,6 @@ def look_at(
     return Survey(path, fields, unused, len(rows), records, splits, drawn, shared, copies)
 
 
-_FIELDS = ("picture", "question", "answers", "answer", "split", "id", "answer_type", "question_type")
-
-
 def _with_paths(records: Records, root: Path) -> Records:
     """Records whose pictures are named by their path from the folder, so that one file has one name."""
     base = root.resolve()
@@ -176,7 +177,7 @@ def _with_paths(records: Records, root: Path) -> Records:
     renamed = [replace(record, picture=names[record.picture]) for record in records.records]
     used = {record.picture for record in renamed}
     paths = {names[name]: path for name, path in records.pictures.items() if names[name] in used}
-    return Records(records.name, renamed, paths, records.skipped)
+    return Records(records.name, renamed, paths, records.skipped, masks=records.masks)
 
 
 def _groups(pictures: dict[str, Path]) -> dict[str, str]:

@@ -27,6 +27,7 @@ TABLE_COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("id", "questionid", "qid"),
     "answer_type": ("answertype",),
     "question_type": ("questiontype",),
+    "regions": ("regions", "mask", "masks"),
 }  # fmt: skip
 _NEEDED = ("picture", "question")
 _DELIMITERS = ",;\t|"
@@ -122,6 +123,8 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         cell = row.get("answers", row.get("answer", ""))
         if several := _several(cell):
             row = {name: value for name, value in row.items() if name != "answer"} | {"answers": several}
+        if "regions" in row:
+            row["regions"] = _several(row["regions"]) or row["regions"]
         yield number, _with_slashes(row)
 
 
@@ -192,7 +195,7 @@ def picture_name(text: str) -> str:
 
 
 def _several(text: str) -> list[str] | None:
-    """The answers in one cell of a CSV: a JSON list, or with bars between; None if it is a single one."""
+    """The answers or masks in one cell of a CSV: a JSON list, or with bars between; None if it is a single one."""
     if text.startswith("["):
         try:
             return [str(answer) for answer in json.loads(text)]
