@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regard._files import disk_in_words
+from regard._lock import writing_to
 from regard.training import Running
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.evaluate import Summary, evaluate_model
@@ -148,13 +150,13 @@ def compare_kinds(
         for kind in map(str, map(parse, kinds))
     ]
     result = Comparison()
-    for rows in run_jobs(
-        jobs, partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices)), workers, progress
-    ):
-        for name, summary, unseen_summary in rows:
-            result.add(name, summary, unseen_summary)
-    baselines(result, data, test, pictures)
-    folder.write_results(result.to_json())
+    evaluate = partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices))
+    with writing_to(out), disk_in_words(out, lambda: "Finished runs are kept."):
+        for rows in run_jobs(jobs, evaluate, workers, progress):
+            for name, summary, unseen_summary in rows:
+                result.add(name, summary, unseen_summary)
+        baselines(result, data, test, pictures)
+        folder.write_results(result.to_json())
     return result
 
 
