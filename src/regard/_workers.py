@@ -65,7 +65,7 @@ def run_parallel(
         try:
             for _ in range(min(workers, len(items))):
                 pipe, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(held, theirs, function))
+                process: BaseProcess = context.Process(target=_work, args=(held, theirs, function))
                 with _signals_wait():
                     process.start()
                 theirs.close()

@@ -95,8 +95,8 @@ def answer_questions(
     validation = survey.split("val")
     if not len(held_out):  # a table whose own column has no test
         held_out = validation
-    keep_samples(folder, held_out)
     trained = train(folder.path, training, store, settings, validation=validation, running=running)
+    keep_samples(folder, held_out)
     seconds = _training_seconds(folder, trained.fitted)
     run = load_run(folder.path)
     examples = Examples(held_out, store, run.words, run.answers, run.model.settings.tokens)

@@ -86,7 +86,7 @@ def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
     ...     sorted(p.name for p in save_backbone(make_backbone("small", widths=[4], depths=[1]), folder).iterdir())
     ['config.json', 'model.safetensors']
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save as as_bytes
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
         config = {**backbone.network.config.to_diff_dict(), "regard": config}  # type: ignore[union-attr,operator]
         config["architectures"] = [type(backbone.network).__name__]
     with replacing(folder / WEIGHTS) as beside:
-        save_file(weights, beside, metadata={"format": "pt"})
+        beside.write_bytes(as_bytes(weights, metadata={"format": "pt"}))
     with replacing(folder / CONFIG) as beside:
         beside.write_text(json.dumps(config, indent=2) + "\n")
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -43,16 +44,22 @@ def main() -> None:
     if "--debug" in arguments:  # before the command or after it
         arguments.remove("--debug")
         os.environ["REGARD_DEBUG"] = "1"
-    app = application(_command_in(arguments))
-    try:
-        status = app(arguments, prog_name="regard", standalone_mode=False)
-        if status == STOPPED:  # some releases of typer return the status, others raise Abort
-            raise KeyboardInterrupt
-        sys.exit(status)
-    except BaseException as error:
-        if isinstance(error, SystemExit) or os.environ.get("REGARD_DEBUG"):
-            raise
-        _complain(error)
+    from regard._stop import terminable
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be no text in its encoding
+            stream.reconfigure(errors="backslashreplace")
+    with terminable():
+        try:
+            app = application(_command_in(arguments))
+            status = app(arguments, prog_name="regard", standalone_mode=False)
+            if status == STOPPED:  # some releases of typer return the status, others raise Abort
+                raise KeyboardInterrupt
+            sys.exit(status)
+        except BaseException as error:
+            if isinstance(error, SystemExit) or os.environ.get("REGARD_DEBUG"):
+                raise
+            _complain(error.__cause__ if isinstance(error, _Interrupted) and error.__cause__ else error)
 
 
 def _command_in(arguments: list[str]) -> str | None:
@@ -64,9 +71,24 @@ def _command_in(arguments: list[str]) -> str | None:
 def application(command: str | None = None) -> typer.Typer:
     """The application with all commands, or with one command only."""
     import typer
+    from typer.core import TyperGroup
+
+    class Commands(TyperGroup):
+        """The commands; what a signal says is kept from typer, which would forget it."""
+
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt as error:
+                raise _Interrupted from error
 
     app = typer.Typer(
-        no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False, help=HELP, name="regard"
+        cls=Commands,
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        help=HELP,
+        name="regard",
     )
 
     @app.callback()
@@ -85,20 +107,36 @@ def application(command: str | None = None) -> typer.Typer:
     return app
 
 
+def _line_end() -> str:
+    """Ends a line of progress on a terminal, which is overwritten in place."""
+    return "\n" if sys.stderr.isatty() else ""
+
+
+class _Interrupted(Exception):
+    """A KeyboardInterrupt in disguise; it is the cause."""
+
+
 def _complain(error: BaseException) -> NoReturn:
     """Print the error in one line on standard error, and exit with its status."""
     from regard._problem import Problem
 
-    if isinstance(error, Problem | OSError):
+    if isinstance(error, OSError):
+        from regard._files import disk_words
+
+        sys.exit(f"regard: {disk_words(error) or error}")
+    if isinstance(error, Problem):
         sys.exit(f"regard: {error}")
     if isinstance(error, ImportError):
         sys.exit(f"regard: this command needs a package more: {error}. Try: pip install 'regard[all]'")
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        from regard.cli._options import is_first
+        from regard._lock import is_first
+        from regard._stop import Stopped
 
+        stopped = error if isinstance(error, Stopped) else Stopped()
         if is_first():
-            print("regard: stopped. Rerun the command to resume the run.", file=sys.stderr)
-        sys.exit(STOPPED)
+            kept = f": {stopped.kept}" if stopped.kept else ""
+            print(f"{_line_end()}regard: stopped{kept}. Rerun the command to resume the run.", file=sys.stderr)
+        sys.exit(stopped.status)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]
         sys.exit(2)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 
+from regard._lock import is_first
 from regard._problem import Problem
 from regard.training._setting import SettingEntry, changed, settings_in
 
@@ -130,15 +131,6 @@ def only_first_speaks() -> None:
     """Print nothing in the further processes that Lightning started with the same command."""
     if not is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-
-
-def is_first() -> bool:
-    """Whether this is the first of the processes that train together (rank 0).
-
-    >>> is_first()
-    True
-    """
-    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
 
 def _type(setting: SettingEntry) -> Any:

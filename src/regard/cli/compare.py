@@ -29,7 +29,7 @@ def add(app: typer.Typer) -> None:
         without=frozenset({"attention", "seed", "patience"}),
     ),
     running=Derived(
-        Running, "How they run", only=frozenset({"accelerator", "precision", "log_every", "checkpoint_every"})
+        Running, "How they run", only=frozenset({"accelerator", "precision", "log_every", "checkpoint_every", "resume"})
     ),
 )
 def compare(
@@ -57,14 +57,13 @@ def compare(
 
     The tables also have two baselines that see no picture, the question alone and the commonest answer, and two
     attentions that do not look, an even spread and a blob in the centre. Finished runs in the folder are reused: rerun
-    to resume, or with more `--seeds` to add some.
+    to resume, or with more `--seeds` to add some. Runs on other data are refused; `--fresh` trains them again.
 
         regard compare out/scenes --features out/features --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
     """
-    import time
-
     from regard._problem import Problem
+    from regard.training._progress import Progress
     from regard.vqa.compare import compare_kinds
     from regard.vqa.folder import ComparisonFolder
     from regard.vqa.kinds import parse
@@ -86,12 +85,12 @@ def compare(
             unseen = None
     settings = applied(preset_training(preset), changes)
     how = applied(Running(progress=False), running)
-    start = time.monotonic()
+    shown: list[Progress] = []  # one, from the first look on, when it is known what is done already
 
     def progress(share: float) -> None:
-        elapsed = time.monotonic() - start
-        left = f", about {elapsed * (1 - share) / share / 60:.0f} min left" if share > 0.01 else ""
-        typer.echo(f"\r{share:.0%} of the training{left}   ", err=True, nl=False)
+        if not shown:
+            shown.append(Progress(1.0, "training", start=share))
+        shown[0].show(share)
 
     result = compare_kinds(
         out,
@@ -108,6 +107,5 @@ def compare(
         pictures=pictures,
         regions=regions,
     )
-    typer.echo("", err=True)
     typer.echo(result.tables())
     typer.echo(f"\nNumbers: {ComparisonFolder(out).results}")

@@ -27,18 +27,24 @@ def features(
     ),
     stages: bool = typer.Option(False, help="Concatenate the feature maps of all stages; else the last one only."),
     seed: int | None = typer.Option(None, help="Of the weights of an untrained backbone, such as small. (default: 0)"),
-    batch: int = typer.Option(64, min=1, help="Pictures per batch."),
+    batch: int | None = typer.Option(
+        None, min=1, help="Pictures per batch. (default: 4 on a CPU, where more only take memory; 64 elsewhere)"
+    ),
+    fresh: bool = typer.Option(False, "--fresh", help="Start over, in place of other features in the folder."),
 ) -> None:
     """Run a backbone once over the pictures and store its grids of features, in half precision.
 
-    Rerun to resume. Pictures that cannot be read are skipped and listed. `--stages` concatenates the feature maps of
-    all stages: a backbone that was pretrained on whole pictures keeps colour and outline in the first. The folder also
-    stores the backbone; a second backbone for the same folder is an error.
+    Rerun to resume, to add pictures, and after pictures have changed: only those rows are made. Pictures that cannot be
+    read are skipped and listed. `--stages` concatenates the feature maps of all stages: a backbone that was pretrained
+    on whole pictures keeps colour and outline in the first. The folder also stores the backbone; a second backbone for
+    the same folder is an error.
 
         regard features out/scenes --backbone out/swav --stages
         regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/features
     """
-    from regard.vqa.features import kept_backbone, make_features
+    from regard._lock import writing_to
+    from regard.training._progress import Progress
+    from regard.vqa.features import check_pictures, is_untrained, kept_backbone, make_features
     from regard.vqa.own import NoSplit, read_own
     from regard.vqa.read import read_questions
 
@@ -53,17 +59,32 @@ def features(
                 if data.is_file():
                     raise
                 typer.echo(f"{name}: not there")
-    network, stored = kept_backbone(out / "backbone", backbone, size, seed)
+    check_pictures(files, out)  # before anything is written
+    shown: list[Progress] = []  # one, from the first batch on, when it is known how many pictures there are to do
 
     def progress(done: int, total: int) -> None:
-        typer.echo(f"\r{done} of {total} pictures", err=True, nl=done == total)
+        if not shown:
+            shown.append(Progress(total, "picture"))
+        shown[0].show(done)
 
-    store, skipped = make_features(
-        out, files, network, name=str(stored.resolve()), stages=stages, batch=batch, progress=progress
-    )
+    with writing_to(out):
+        network, stored = kept_backbone(out / "backbone", backbone, size, seed, fresh=fresh)
+        store, skipped = make_features(
+            out,
+            files,
+            network,
+            name=str(stored.resolve()),
+            stages=stages,
+            batch=batch,
+            progress=progress,
+            untrained=is_untrained(backbone),
+            fresh=fresh,
+        )
     height, width, dim = store.shape
     typer.echo(
         f"{len(store.names)} pictures, {height} x {width} x {dim}, fingerprint {store.description.fingerprint}: {out}"
     )
+    if store.description.untrained:
+        typer.echo("Untrained: the weights of this backbone are random, and so are its features. Take a trained one.")
     if skipped:
         typer.echo(str(skipped))

@@ -80,14 +80,13 @@ class ModelFolder:
 
     def write(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
         """Write weights and config, each to a temporary file that then replaces the old one."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save as as_bytes
 
         self.path.mkdir(parents=True, exist_ok=True)
         with replacing(self.path / WEIGHTS) as temporary:
             # Copies: safetensors does not store tensors that share memory.
-            save_file(
-                {k: v.detach().cpu().clone().contiguous() for k, v in weights.items()}, temporary, {"format": "pt"}
-            )
+            copies = {k: v.detach().cpu().clone().contiguous() for k, v in weights.items()}
+            temporary.write_bytes(as_bytes(copies, {"format": "pt"}))
         with replacing(self.path / CONFIG) as temporary:
             temporary.write_text(json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
 

@@ -86,6 +86,11 @@ class Tars:
             file.seek(offset)
             return read(file.read(size), name=self.name(index))
 
+    def member(self, index: int) -> tuple[str, int]:
+        """The name of a picture inside its shard, and its bytes."""
+        _, name, _, size = self._members[index]
+        return name, size
+
     def name(self, index: int) -> str:
         """The shard and the name inside it."""
         shard, name, _, _ = self._members[index]

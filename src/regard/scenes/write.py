@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from regard import _check
 from regard._files import replacing
+from regard._workers import run_parallel
 from regard.scenes.render import render
 from regard.scenes.splits import Question, Scenes
 
@@ -58,15 +60,12 @@ def _draw_all(scenes: Scenes, folder: Path, workers: int) -> None:
     if _check.count("workers", workers) == 1 or scenes.count < _MANY:
         _draw_pictures(scenes, folder, range(scenes.count))
         return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+    parts = [range(first, scenes.count, workers) for first in range(workers)]
 
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        parts = [range(first, scenes.count, workers) for first in range(workers)]
-        futures = [pool.submit(_draw_pictures, scenes, folder, part) for part in parts]
+    def look() -> None:
         _ = scenes.questions  # a cached property: computed here while the workers draw
-        for future in futures:
-            future.result()
+
+    run_parallel(partial(_draw_pictures, scenes, folder), parts, workers, look=look)
 
 
 def _draw_pictures(scenes: Scenes, folder: Path, numbers: range) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,20 @@ class PretrainingFolder(RunFolder):
     def write_broken(self, reasons: Mapping[str, str]) -> None:
         """Write the names of files that could not be read, each with the reason."""
         with replacing(self.broken) as beside:
-            beside.write_text("".join(f"{name}\t{reason}\n" for name, reason in sorted(reasons.items())))
+            text = "".join(f"{name}\t{reason}\n" for name, reason in sorted(reasons.items()))
+            beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+    def begin_afresh(self) -> None:
+        """Remove an older run: what it could be resumed from, and its results, which would pass for the new ones."""
+        super().begin_afresh()
+        shutil.rmtree(self.backbone, ignore_errors=True)
+        for file in (self.broken, self.prototypes, self._evaluation):
+            file.unlink(missing_ok=True)
+
+    @property
+    def _evaluation(self) -> Path:
+        return self.path / "evaluation.json"
 
     def write_evaluation(self, numbers: dict[str, Any]) -> None:
         """Write the evaluation at the end."""
-        self.write_json(self.path / "evaluation.json", numbers)
+        self.write_json(self._evaluation, numbers)

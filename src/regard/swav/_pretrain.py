@@ -11,9 +11,12 @@ from typing import Any
 
 import torch
 
+from regard._files import disk_in_words
+from regard._lock import is_first, writing_to
 from regard._problem import Problem
 from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.pictures import Arrays, Pictures, as_pictures, square, take
+from regard.pictures._digest import content_parts, described
 from regard.swav._diagnose import Watch
 from regard.swav._evaluate import calibrated
 from regard.swav._folder import PretrainingFolder
@@ -22,6 +25,7 @@ from regard.swav._queue import world
 from regard.swav._settings import Crops, Settings, checked
 from regard.swav._settings import preset as named
 from regard.training import FitSettings, Fitted, Order, Running, cosine, fit, latest
+from regard.training._data import DataDescription
 from regard.training._fit import restore
 from regard.training._norm import BatchNorm
 from regard.training._setting import changed
@@ -62,7 +66,7 @@ def pretrain(
 ) -> Path:
     """Pretrain a backbone on pictures without labels, and return the folder that `load_backbone` takes.
 
-    Rerun with the same `out` to resume.
+    Rerun with the same `out` and pictures to resume; a folder with a run on other pictures is a Problem.
 
     `pictures`: a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`.
     `out`: the folder of the run.
@@ -126,30 +130,31 @@ def run(
         for warning in watch(values, step):
             warnings.warn(warning, CollapseWarning, stacklevel=2)
 
-    fitted = fit(
-        task,
-        Canvases(source, side, keep=not running.workers),
-        FitSettings(
-            steps=settings.steps,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            schedule=cosine(settings.steps, min(settings.warmup, settings.steps // 4)),
-            accumulate=settings.accumulate,
-            clip=settings.clip,
-        ),
-        out=folder.path,
-        running=running,
-        after_step=after_step,
-        on_log=warn,
+    fit_settings = FitSettings(
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        schedule=cosine(settings.steps, min(settings.warmup, settings.steps // 4)),
+        accumulate=settings.accumulate,
+        clip=settings.clip,
     )
-    if _windows(settings):
-        _recalibrate(task.backbone, source)
-    first = world()[0] == 0
-    if first:
-        save_backbone(task.backbone, folder.backbone)
-        folder.write_config(task.config)
-        if task.broken:
-            folder.write_broken(task.broken)
+    canvases = Canvases(source, side, keep=not running.workers)
+    data = DataDescription.of(described(source), content_parts(source))
+    with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
+        if running.resume and folder.is_begun:
+            folder.check_data(data)
+        elif is_first():
+            folder.begin_afresh()
+        folder.write_data(data)
+        fitted = fit(task, canvases, fit_settings, out=folder.path, running=running, after_step=after_step, on_log=warn)
+        if _windows(settings):
+            _recalibrate(task.backbone, source)
+        first = world()[0] == 0
+        if first:
+            save_backbone(task.backbone, folder.backbone)
+            folder.write_config(task.config)
+            if task.broken:
+                folder.write_broken(task.broken)
     return Pretraining(folder, folder.backbone, task.eval(), fitted, task.broken, first)
 
 

@@ -14,7 +14,7 @@ class Progress:
     The first line has an estimate of the whole time, the others the time left, and the last one the time it took.
     Lines come by the clock, so that slow work is seen to go on and quick work is quiet.
 
-    `total`: of what is counted.
+    `total`: of what is counted; 1.0 for a share of the whole, which is shown in percent.
     `unit`: what is counted; default "step".
     `start`: how much is done already; default 0.
     `shown`: whether to print anything; default True.
@@ -25,7 +25,7 @@ class Progress:
     step 20/20  loss 0.5000  took 0:00
     """
 
-    def __init__(self, total: int, unit: str = "step", *, start: int = 0, shown: bool = True) -> None:
+    def __init__(self, total: float, unit: str = "step", *, start: float = 0, shown: bool = True) -> None:
         self.total, self.unit, self.start, self.shown = total, unit, start, shown
         self.terminal = shown and sys.stderr.isatty()
         self._began = time.monotonic()
@@ -39,7 +39,7 @@ class Progress:
         now, wait = time.monotonic(), _REDRAWN if self.terminal else _BETWEEN
         return now - self._began >= _FIRST if self._last is None else now - self._last >= wait
 
-    def show(self, done: int, detail: str = "") -> None:
+    def show(self, done: float, detail: str = "") -> None:
         """Print a line about what is done, if it is time for one or everything is done.
 
         `done`: how much, with what was done at the start.
@@ -53,11 +53,13 @@ class Progress:
         left = seconds / (done - self.start) * (self.total - done)
         if done >= self.total:
             when = f"took {clock(seconds)}"
+            self.shown = False  # the last line is said once
         elif first:
             when = f"about {duration(left)} here"
         else:
             when = f"{clock(left)} left"
-        line = "  ".join(part for part in (f"{self.unit} {done}/{self.total}", detail, when) if part)
+        count = f"{100 * done:.1f} % of the {self.unit}" if self.total == 1.0 else f"{self.unit} {done}/{self.total}"
+        line = "  ".join(part for part in (count, detail, when) if part)
         end = "\n" if not self.terminal or done >= self.total else ""
         sys.stderr.write((f"\r{line:<78}" if self.terminal else line) + end)
         sys.stderr.flush()

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regard._files import disk_in_words
+from regard._lock import writing_to
 from regard.training import Running
 from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import answer_baselines
@@ -196,15 +198,16 @@ def compare_kinds(
         for kind in map(str, map(parse, kinds))
     ]
     result = Comparison()
-    evaluated = partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices), regions=regions)
-    for rows in run_jobs(jobs, evaluated, workers, progress):
-        for name, summary, unseen_summary in rows:
-            result.add(name, summary, unseen_summary)
-    baselines(result, data, test, pictures)
-    run = load_run(jobs[0].out.path)
-    for name, means in blind_quality(_examples(jobs[0], run, test, regions), run.model.cells).items():
-        result.add_quality(name, means)
-    folder.write_results(result.to_json())
+    evaluate = partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices), regions=regions)
+    with writing_to(out), disk_in_words(out, lambda: "Finished runs are kept."):
+        for rows in run_jobs(jobs, evaluate, workers, progress):
+            for name, summary, unseen_summary in rows:
+                result.add(name, summary, unseen_summary)
+        baselines(result, data, test, pictures)
+        run = load_run(jobs[0].out.path)
+        for name, means in blind_quality(_examples(jobs[0], run, test, regions), run.model.cells).items():
+            result.add_quality(name, means)
+        folder.write_results(result.to_json())
     return result
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from regard._problem import Problem
+from regard._workers import run_parallel
 from regard.training import Running
+from regard.training._data import DataDescription
+from regard.vqa.feature_store import FeatureStore
 from regard.vqa.folder import AnsweringFolder
+from regard.vqa.provenance import training_data
+from regard.vqa.read import read_questions
 from regard.vqa.settings import TrainSettings, settings_of
 
 T = TypeVar("T")
@@ -37,27 +40,26 @@ def run_jobs(
 ) -> list[T]:
     """Train all jobs, and return the result of `then` for each.
 
-    Finished jobs are not trained again; a Problem if a folder has a run with other settings.
+    Finished jobs are not trained again; a Problem if a folder has a run with other settings or data. Ctrl-c, SIGTERM
+    and an error of one job end the others after their current step.
 
     `jobs`: the trainings.
     `then`: called with a job when it is trained, in the process that trained it.
     `workers`: trainings at a time; default 2.
     `progress`: called about twice a second with the share that is trained; default None.
     """
-    for job in jobs:
+    resumed = [job for job in jobs if job.running.resume]
+    for job in resumed:
         _check_settings(job)
-    context = multiprocessing.get_context("spawn")
-    with _allocator_keeps_memory(), ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
-        futures = [pool.submit(_run, job, then) for job in jobs]
-        while not all(future.done() for future in futures):
-            if progress:
-                progress(sum(job.out.share() for job in jobs) / len(jobs))
-            if failed := next((f for f in futures if f.done() and f.exception()), None):
-                for future in futures:
-                    future.cancel()
-                failed.result()
-            time.sleep(0.5)
-        return [future.result() for future in futures]
+    _check_data(resumed)
+
+    def look() -> None:
+        if progress:
+            progress(sum(job.out.share() for job in jobs) / len(jobs))
+
+    kept = f"the last steps are kept in {jobs[0].out.path.parent}"
+    with _allocator_keeps_memory():
+        return run_parallel(partial(_run, then=then), jobs, workers, look=look, kept=kept)
 
 
 @contextmanager
@@ -77,16 +79,27 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
     """Train a job on one thread unless it is done, and return the result of `then`."""
     import torch
 
-    from regard.vqa.features import FeatureStore
-    from regard.vqa.read import read_questions
     from regard.vqa.train import train
 
     torch.set_num_threads(1)
-    if not job.out.is_done:
+    if not (job.running.resume and job.out.is_done):
         records, store = read_questions(job.data, "train", job.pictures), FeatureStore.open(job.features)
         trained = train(job.out.path, records, store, job.settings, running=job.running)
         job.out.write_done(trained.fitted.seconds)
     return then(job)
+
+
+def _check_data(jobs: list[Job]) -> None:
+    """Raise a Problem if the folder of a job has a run on other data; they are read only if there are runs."""
+    described: dict[tuple[Path, Path, Path | None], DataDescription] = {}
+    for job in jobs:
+        if not job.out.is_begun or job.out.read_data() is None:
+            continue
+        key = (job.data, job.features, job.pictures)
+        if key not in described:
+            records = read_questions(job.data, "train", job.pictures).keep_answered()
+            described[key] = training_data(records, FeatureStore.open(job.features))
+        job.out.check_data(described[key])
 
 
 def _check_settings(job: Job) -> None:
@@ -105,4 +118,7 @@ def _check_settings(job: Job) -> None:
             for f in fields(old)
             if f.name != "model" and getattr(old, f.name) != getattr(new, f.name)
         ]
-        raise Problem(f"{job.out.path} has a run with other settings ({'; '.join(differences)}). Name another folder.")
+        raise Problem(
+            f"{job.out.path} has a run with other settings ({'; '.join(differences)}). Name another folder, or start "
+            "over: --fresh"
+        )

@@ -13,6 +13,7 @@ from regard.backbones import Backbone
 from regard.pictures import read, square
 from regard.vqa.description import FeatureDescription
 from regard.vqa.grids import grids
+from regard.vqa.origins import hash_of
 
 
 class PixelStore:
@@ -48,6 +49,10 @@ class PixelStore:
         chosen = [name for name in self.names[:: max(1, len(self.names) // count)][:count] if self.has(name)]
         with torch.no_grad():
             return grids(self.network.eval(), self.network.prepare(self[chosen]))
+
+    def contents(self, names: Sequence[str]) -> list[str]:
+        """The hash of each of these pictures; "" for one that cannot be read."""
+        return [hash_of(self.pictures[name]) if self.has(name) else "" for name in names]
 
     def _decode(self, name: str) -> Tensor | None:
         """The picture, decoded once; None if it cannot be read."""

@@ -48,7 +48,7 @@ def keep_samples(folder: AnsweringFolder, records: Records, *, pictures: int = P
     beside = target.with_name(f".{target.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    entries = []
+    entries: list[dict[str, object]] = []
     for name in _varied(records.records, seed):
         if len(entries) == pictures:
             break
@@ -63,7 +63,11 @@ def keep_samples(folder: AnsweringFolder, records: Records, *, pictures: int = P
         own = [asdict(record) for record in records.records if record.picture == name][:QUESTIONS]
         entries.append({"name": name, "file": file, "records": own})
     with replacing(beside / _INDEX) as index:
-        index.write_text(json.dumps({"split": records.name, "samples": entries}, indent=1, ensure_ascii=False), "utf-8")
+        index.write_text(
+            json.dumps({"split": records.name, "samples": entries}, indent=1, ensure_ascii=False),
+            "utf-8",
+            "backslashreplace",
+        )
     shutil.rmtree(target, ignore_errors=True)
     beside.replace(target)
     return read_samples(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard._files import disk_in_words
+from regard._lock import is_first, writing_to
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, muon_groups
+from regard.training._data import DataDescription
 from regard.vqa.description import FeatureDescription
 from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples, Grouped
@@ -22,6 +26,7 @@ from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN
 from regard.vqa.pixels import PixelStore
 from regard.vqa.plan import TrainingPlan
+from regard.vqa.provenance import training_data
 from regard.vqa.records import Answers, Records
 from regard.vqa.samples import keep_samples
 from regard.vqa.settings import TrainSettings, thesis_schedule
@@ -87,7 +92,7 @@ def train(
     validation: Records | None = None,
     running: Running | None = None,
 ) -> Trained:
-    """Train a model on records and stored features; rerun to resume.
+    """Train a model on records and stored features; rerun to resume. A folder with a run on other data is a Problem.
 
     `out`: the folder of the run.
     `records`: questions with answers.
@@ -128,7 +133,7 @@ def train(
         vectors, _ = read_glove(settings.glove, words, settings.model.words)
         with torch.no_grad():
             model.embedding.weight.copy_(torch.where(vectors.any(1, keepdim=True), vectors, model.embedding.weight))
-    config = {
+    config: dict[str, Any] = {
         "kind": KIND,
         "model": settings.model.to_json(),
         "cells": list(store.shape[:2]),
@@ -138,20 +143,14 @@ def train(
         "backbone": store.description.to_json() | {"end_to_end": backbone is not None},
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
-    if not running.resume:
-        folder.begin_afresh()
-        folder.put_vocabulary(words, answers)
-    folder.write_vocabulary(words, answers)
-    folder.write_pictures(record.picture for record in records.records)
-    folder.write_config(config)
-    folder.write_features(store.folder)
-    if isinstance(store, FeatureStore):
-        _keep_backbone(folder, store)
+    validated = None
+    if validation is not None:
+        validated = Examples(validation, store, words, answers, settings.model.tokens)
+    data = training_data(records, store, validation if settings.patience is not None else None)
     task = Answering(model, settings, config, backbone)
     samples = Grouped(examples) if settings.grouped else examples
     plan = TrainingPlan.of(settings, len(examples), len(samples))
     per_epoch, steps = plan.per_epoch, plan.steps
-    folder.write_steps(steps)
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
     fit_settings = FitSettings(
         steps=steps,
@@ -163,35 +162,82 @@ def train(
     )
     if running.checkpoint_every is None:
         running = replace(running, checkpoint_every=min(per_epoch, 500))
-    stopping = _EarlyStopping(folder, settings.patience)
-    validated = None
-    if validation is not None:
-        validated = Examples(validation, store, words, answers, settings.model.tokens)
-    if settings.patience is None or validated is None:
-        fitted = fit(task, samples, fit_settings, out=folder.path, running=running)
-    else:
-        for epoch in range(1, plan.epochs + 1):
-            until = replace(fit_settings, steps=epoch * per_epoch)
-            fitted = fit(task, samples, until, out=folder.path, running=running)
-            running = replace(running, resume=True)  # only the first of these calls may begin afresh
-            stopping.add(epoch, evaluate_model(task.model, validated, answers).accuracy.overall)
-            if stopping.due:
-                break
-    if backbone is not None:
-        save_backbone(backbone, folder.backbone)
-    if validation is not None and not folder.samples.is_dir():
-        keep_samples(folder, validation)
+    with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
+        fresh = _begin(folder, data, resume=running.resume)
+        _write_beginning(folder, task, store, (words, answers), records, fresh=fresh)
+        folder.write_steps(steps)
+        stopping = _EarlyStopping(folder, settings.patience, per_epoch)
+        if settings.patience is None or validated is None:
+            fitted = fit(task, samples, fit_settings, out=folder.path, running=running)
+        else:
+            fitted = Fitted(0, stopping.steps, 0.0, 0.0)
+            # From the epoch of the checkpoint on; if it is the last of that, `fit` only loads it.
+            for epoch in range(stopping.epoch, plan.epochs + 1):
+                until = replace(fit_settings, steps=epoch * per_epoch)
+                fitted = _together(fitted, fit(task, samples, until, out=folder.path, running=running))
+                running = replace(running, resume=True)  # only the first of these calls may begin afresh
+                if epoch not in stopping.scores:
+                    stopping.add(epoch, evaluate_model(task.model, validated, answers).accuracy.overall)
+                if stopping.due:
+                    break
+        if backbone is not None:
+            save_backbone(backbone, folder.backbone)
+        if validation is not None and (fresh or not folder.samples.is_dir()):
+            keep_samples(folder, validation)
     evaluation = evaluate_model(task.model, validated, answers) if validated else None
     return Trained(folder.path, fitted, evaluation, stopping.due, _skipped(examples, validated))
 
 
-class _EarlyStopping:
-    """Validation accuracies of the epochs so far, on disk, so that a resumed run stops at the same epoch."""
+def _begin(folder: AnsweringFolder, data: DataDescription, *, resume: bool) -> bool:
+    """Whether the run begins afresh; a Problem if the folder has one that is trained on other data."""
+    fresh = not (resume and folder.is_begun)
+    if fresh and is_first():
+        folder.begin_afresh()
+    elif not fresh:
+        folder.check_data(data)
+    folder.write_data(data)
+    return fresh
 
-    def __init__(self, folder: AnsweringFolder, patience: int | None) -> None:
+
+def _write_beginning(
+    folder: AnsweringFolder,
+    task: Answering,
+    store: FeatureStore | PixelStore,
+    vocabularies: tuple[Words, Answers],
+    records: Records,
+    *,
+    fresh: bool,
+) -> None:
+    """Write what is known before the first step."""
+    if fresh:
+        folder.put_vocabulary(*vocabularies)
+    folder.write_vocabulary(*vocabularies)
+    folder.write_pictures(record.picture for record in records.records)
+    folder.write_config(task.config)
+    folder.write_features(store.folder)
+    if isinstance(store, FeatureStore):
+        _keep_backbone(folder, store, fresh=fresh)
+
+
+def _together(first: Fitted, then: Fitted) -> Fitted:
+    """Two calls of `fit`, one after the other, as one."""
+    return Fitted(first.steps + then.steps, first.resumed, first.seconds + then.seconds, then.samples_per_second)
+
+
+class _EarlyStopping:
+    """Validation accuracies of the epochs so far, on disk, so that a resumed run stops at the same epoch.
+
+    steps: those of the checkpoint to resume from.
+    epoch: the one that it lies in, or is the end of; counted from one.
+    """
+
+    def __init__(self, folder: AnsweringFolder, patience: int | None, per_epoch: int) -> None:
         self.folder, self.patience = folder, patience
-        resumed = patience is not None and folder.latest() is not None
-        self.scores = folder.read_validation() if resumed else {}
+        checkpoint = folder.latest() if patience is not None else None
+        self.steps = 0 if checkpoint is None else checkpoint.step
+        self.epoch = max(1, -(-self.steps // per_epoch))
+        written = folder.read_validation() if self.steps else {}
+        self.scores = {epoch: score for epoch, score in written.items() if epoch * per_epoch <= self.steps}
 
     def add(self, epoch: int, score: float) -> None:
         self.scores[epoch] = score
@@ -206,13 +252,15 @@ class _EarlyStopping:
         return max(self.scores) - best >= self.patience
 
 
-def _keep_backbone(folder: AnsweringFolder, store: FeatureStore) -> None:
+def _keep_backbone(folder: AnsweringFolder, store: FeatureStore, *, fresh: bool) -> None:
     """Copy the backbone into the run, for questions about new pictures, if it is still the same."""
-    if folder.has_backbone:
+    if folder.has_backbone and not fresh:
         return
     try:
         backbone = load_backbone(store.description.name)
     except Problem:
+        if fresh:  # that of an earlier run
+            shutil.rmtree(folder.backbone, ignore_errors=True)
         return
     if FeatureDescription.of(backbone, store.description.name, store.description.stages) == store.description:
         save_backbone(backbone, folder.backbone)
