@@ -7,7 +7,8 @@ from pathlib import Path
 
 import typer
 
-from regard.vqa.kinds import WRITTEN
+from regard.cli._complete import among
+from regard.vqa.kinds import NAMES, WRITTEN
 
 
 def add(app: typer.Typer) -> None:
@@ -22,6 +23,7 @@ def ask(
     attention: str | None = typer.Option(
         None,
         help=f"The output attention: {WRITTEN}. (default: the one of the training)",
+        autocompletion=among(NAMES),
     ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON: scores, weights, density."),
 ) -> None:

@@ -15,9 +15,8 @@ from regard.vqa.own import TRAIN, NoSplit, read_own
 from regard.vqa.read import read_questions, splits_in, write_results
 from regard.vqa.records import Records
 from regard.vqa.results import Results
+from regard.vqa.splits import SPLIT_NAMES
 from regard.vqa.store import Run, load_run
-
-_SPLITS = ("val", "test", "pairs", "test-dev")
 
 
 def evaluate_run(
@@ -84,13 +83,14 @@ def _splits(data: Path, pictures: Path | str | None) -> list[Records]:
             raise NoSplit(f"{data} has only the split {TRAIN}. Evaluate on rows of another split, or on another file.")
         return [read_own(data, split, pictures) for split in splits] or [read_own(data, None, pictures)]
     records = []
-    for split in _SPLITS:
+    held_out = [split for split in SPLIT_NAMES if split != TRAIN]
+    for split in held_out:
         try:
             records.append(read_questions(data, split, pictures))
         except NoSplit:
             continue
     if not records:
-        raise Problem(f"{data} has none of the splits {', '.join(_SPLITS)}. Give a folder in the form of VQA-v2.")
+        raise Problem(f"{data} has none of the splits {', '.join(held_out)}. Give a folder in the form of VQA-v2.")
     return records
 
 

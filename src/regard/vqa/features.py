@@ -24,7 +24,7 @@ from torch import Tensor
 from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones import Backbone, fingerprint, load_backbone, make_backbone, save_backbone
-from regard.backbones._files import SMALL_SIZES
+from regard.backbones._known import SMALL_SIZES
 from regard.pictures import read
 from regard.vqa.description import FeatureDescription
 from regard.vqa.grids import grids

@@ -1,0 +1,16 @@
+"""The public names of regard.backbones, imported when the first of them is used."""
+
+from regard.backbones._backbone import Backbone, Preparation
+from regard.backbones._files import fingerprint, load_backbone, make_backbone, save_backbone, untrained
+from regard.backbones._small import SmallResNet
+
+__all__ = [
+    "Backbone",
+    "Preparation",
+    "SmallResNet",
+    "fingerprint",
+    "load_backbone",
+    "make_backbone",
+    "save_backbone",
+    "untrained",
+]
