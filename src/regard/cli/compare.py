@@ -7,10 +7,12 @@ from typing import Any
 
 import typer
 
+from regard.cli._complete import among
 from regard.cli._options import Derived, applied, derived
-from regard.training import Running
-from regard.vqa.kinds import COMPARED
+from regard.training._settings import Running
+from regard.vqa.kinds import COMPARED, NAMES
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
+from regard.vqa.splits import SPLIT_NAMES
 
 COMPARED_NAMES = list(map(str, COMPARED))
 
@@ -43,14 +45,22 @@ def compare(
     features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
     out: Path = typer.Option(Path("out/compare"), help="The folder of the runs; rerun to resume, or to add seeds."),
     attention: list[str] = typer.Option(
-        COMPARED_NAMES, help="An output attention to train; repeat for several. regard ask --help lists them."
+        COMPARED_NAMES,
+        help="An output attention to train; repeat for several. regard ask --help lists them.",
+        autocompletion=among(NAMES),
     ),
     seeds: int = typer.Option(3, min=1, help="Trainings per attention."),
     preset: str = typer.Option(
-        "relations", help="Defaults of the settings below: relations, small or thesis (Table 6.1)."
+        "relations",
+        help="Defaults of the settings below: relations, small or thesis (Table 6.1).",
+        autocompletion=among(TRAIN_PRESETS),
     ),
-    test: str = typer.Option("test", help="The split to evaluate on; it must have answers."),
-    unseen: str | None = typer.Option("pairs", help="A split for the last column; ignored if missing."),
+    test: str = typer.Option(
+        "test", help="The split to evaluate on; it must have answers.", autocompletion=among(SPLIT_NAMES)
+    ),
+    unseen: str | None = typer.Option(
+        "pairs", help="A split for the last column; ignored if missing.", autocompletion=among(SPLIT_NAMES)
+    ),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
 ) -> None:
     """Train several attentions with several seeds each, and print the tables of the thesis with intervals.

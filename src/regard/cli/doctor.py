@@ -34,6 +34,7 @@ def doctor() -> None:
     import torch
 
     import regard
+    from regard._install import install_extra
 
     devices = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     devices += ["mps"] if torch.backends.mps.is_available() else []
@@ -49,6 +50,6 @@ def doctor() -> None:
         try:
             lines[f"[{extra}]"] = f"{package} {version(package)}"
         except PackageNotFoundError:
-            lines[f"[{extra}]"] = f"missing: pip install 'regard[{extra}]'"
+            lines[f"[{extra}]"] = f"missing: {install_extra(extra)}"
     for name, text in lines.items():
         typer.echo(f"{name:<16}{text}")

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import typer
 
+from regard.backbones._known import BACKBONE_NAMES
+from regard.cli._complete import among
+from regard.vqa.splits import SPLIT_NAMES
+
 
 def add(app: typer.Typer) -> None:
     """Add the command."""
@@ -15,11 +19,15 @@ def add(app: typer.Typer) -> None:
 def features(
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
     backbone: str = typer.Option(
-        ..., help="A run of regard pretrain, a model of transformers, efficientnet-lite0 to 2, or small (untrained)."
+        ...,
+        help="A run of regard pretrain, a model of transformers, efficientnet-lite0 to 2, or small (untrained).",
+        autocompletion=among(BACKBONE_NAMES),
     ),
     out: Path = typer.Option(Path("out/features"), help="The folder of the features; rerun to resume."),
     split: list[str] | None = typer.Option(
-        None, help="A split; repeat for several. (default: train, val and test if present; of a file all rows)"
+        None,
+        help="A split; repeat for several. (default: train, val and test if present; of a file all rows)",
+        autocompletion=among(SPLIT_NAMES),
     ),
     pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
     size: int | None = typer.Option(

@@ -7,9 +7,10 @@ from typing import Any
 
 import typer
 
+from regard.cli._complete import among
 from regard.cli._options import Derived, applied, derived, only_first_speaks
-from regard.swav import PRESETS, Settings
-from regard.training import Running
+from regard.swav._settings import PRESETS, Settings
+from regard.training._settings import Running
 
 
 def add(app: typer.Typer) -> None:
@@ -37,6 +38,7 @@ def pretrain(
         None,
         help="Defaults of the settings below: digits, small (32 px), scenes (80 px) or photos (224 px). (default: "
         "small; without pictures digits)",
+        autocompletion=among(PRESETS),
     ),
 ) -> None:
     """Pretrain a backbone on pictures without labels, by swapped assignments between views (SwAV).

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from regard.backbones._known import BACKBONE_NAMES
+from regard.cli._complete import among
 from regard.cli._options import Derived, applied, derived, only_first_speaks
-from regard.training import Running
+from regard.training._settings import Running
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
+from regard.vqa.splits import SPLIT_NAMES
 
 if TYPE_CHECKING:
     from regard.vqa.records import Records
@@ -36,18 +39,24 @@ def train(
     pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
     features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
     end_to_end: str | None = typer.Option(
-        None, help="A backbone to train too, on the pictures, instead of --features. (default: none)"
+        None,
+        help="A backbone to train too, on the pictures, instead of --features. (default: none)",
+        autocompletion=among(BACKBONE_NAMES),
     ),
     size: int | None = typer.Option(
         None, min=8, help="Side of the pictures for --end-to-end, in pixels. (default: the backbone's)"
     ),
     out: Path = typer.Option(Path("out/vqa"), help="The folder of the run; rerun to resume."),
     preset: str = typer.Option(
-        "small", help="Defaults of the settings below: small (for a CPU), relations or thesis (Table 6.1, for a GPU)."
+        "small",
+        help="Defaults of the settings below: small (for a CPU), relations or thesis (Table 6.1, for a GPU).",
+        autocompletion=among(TRAIN_PRESETS),
     ),
-    split: str = typer.Option("train", help="The split to train on."),
+    split: str = typer.Option("train", help="The split to train on.", autocompletion=among(SPLIT_NAMES)),
     validation: str | None = typer.Option(
-        None, help="A split to evaluate on at the end, and for --patience. (default: none)"
+        None,
+        help="A split to evaluate on at the end, and for --patience. (default: none)",
+        autocompletion=among(SPLIT_NAMES),
     ),
 ) -> None:
     """Train a model that answers questions about pictures (MCAN).

@@ -7,8 +7,10 @@ from typing import Any
 
 import typer
 
+from regard.backbones._known import BACKBONE_NAMES
+from regard.cli._complete import among
 from regard.cli._options import Derived, applied, derived, only_first_speaks
-from regard.training import Running
+from regard.training._settings import Running
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
 
 
@@ -40,11 +42,16 @@ def vqa(
         None,
         help="What makes the features: a name, a run of regard pretrain or a model of Hugging Face. (default: the best "
         "pretrained one on this machine)",
+        autocompletion=among(BACKBONE_NAMES),
     ),
     size: int | None = typer.Option(
         None, min=8, help="Side that pictures are resized to, in pixels. (default: the backbone's)"
     ),
-    preset: str = typer.Option("small", help="Defaults of the settings below: small, relations or thesis (Table 6.1)."),
+    preset: str = typer.Option(
+        "small",
+        help="Defaults of the settings below: small (for a CPU), relations or thesis (Table 6.1, for a GPU).",
+        autocompletion=among(TRAIN_PRESETS),
+    ),
     val: float = typer.Option(0.1, min=0, max=1, help="Share of the pictures for validation, without a column split."),
     test: float = typer.Option(0.2, min=0, max=1, help="Share of the pictures for the test, without a column split."),
 ) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from regard._install import install_extra
 from regard.hf import _watch
 from regard.hf._alpha import learn_alpha
 from regard.hf._attention import attentions
@@ -40,7 +41,7 @@ def register() -> tuple[str, ...]:
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
-        raise ImportError("regard.hf needs transformers >= 5.16: pip install 'regard[hf]'") from error
+        raise ImportError(f"regard.hf needs transformers >= 5.16: {install_extra('hf')}") from error
     functions = attentions()
     for name, attention in functions.items():
         AttentionInterface.register(name, attention)

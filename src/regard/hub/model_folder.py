@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard._files import replacing
+from regard._install import install_extra, update_regard
 from regard._problem import Problem
 from regard.hub.card import Card
 
@@ -66,7 +67,7 @@ class ModelFolder:
         try:
             from huggingface_hub import snapshot_download
         except ImportError as error:
-            raise Problem(f"{source} is no folder, and the Hub needs a package: pip install 'regard[hf]'") from error
+            raise Problem(f"{source} is no folder, and the Hub needs a package: {install_extra('hf')}") from error
         options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
         try:
             path = Path(
@@ -173,7 +174,7 @@ def check_format(config: Mapping[str, Any], path: Path) -> None:
         raise Problem(f"{path}: format is {written!r}, not a number from 1 to {FORMAT}. Save the model again.")
     if written > FORMAT:
         raise Problem(
-            f"{path} is of format {written}, and this regard reads up to {FORMAT}. Try: pip install --upgrade regard"
+            f"{path} is of format {written}, and this regard reads up to {FORMAT}. Update it: {update_regard()}"
         )
 
 
@@ -189,7 +190,7 @@ def upload(
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
-        raise Problem(f"{repo_id}: the Hub needs a package: pip install 'regard[hf]'") from error
+        raise Problem(f"{repo_id}: the Hub needs a package: {install_extra('hf')}") from error
     api = HfApi(token=token)
     try:
         repository = api.create_repo(repo_id, private=private, exist_ok=True)

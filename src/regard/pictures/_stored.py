@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._install import install_packages
 from regard._problem import Problem
 from regard.pictures._read import read
 from regard.pictures._sources import SUFFIXES
@@ -113,7 +114,9 @@ class SavedDataset:
         try:
             import pyarrow as arrow  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError as error:
-            raise Problem(f"{folder} is a saved data set, which needs pyarrow. Try: pip install pyarrow") from error
+            raise Problem(
+                f"{folder} is a saved data set, which needs pyarrow. Try: {install_packages('pyarrow')}"
+            ) from error
         place = self.folder
         if (place / "dataset_dict.json").is_file():
             splits = json.loads((place / "dataset_dict.json").read_text())["splits"]

@@ -1,4 +1,4 @@
-"""Pictures of attention, with matplotlib: `pip install 'regard[show]'`.
+"""Pictures of attention, with matplotlib: the extra `show`.
 
     show.grid(image, weights)                discrete attention, cell by cell
     show.density(image, density)             continuous attention, as contours

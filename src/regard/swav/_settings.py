@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from regard._problem import Problem
-from regard.backbones import SmallResNet
+from regard.backbones._known import BACKBONE_NAMES
 from regard.training._setting import changed, setting
 
 Pair = tuple[float, float]
@@ -70,7 +70,11 @@ class Settings:
     32
     """
 
-    backbone: str = setting("Backbone to train: small, small-wide, a saved folder, or a transformers model.", "small")
+    backbone: str = setting(
+        "Backbone to train: small, small-wide, a saved folder, or a transformers model.",
+        "small",
+        suggest=BACKBONE_NAMES,
+    )
     backbone_options: dict[str, Any] = setting(
         "Arguments of the backbone, as a JSON object.", factory=dict, parse=_json
     )
@@ -214,6 +218,8 @@ def checked(settings: Settings) -> Settings:
     if settings.optimizer not in ("adamw", "lars"):
         raise Problem(f"optimizer must be adamw or lars, not {settings.optimizer!r}.")
     if settings.backbone_options and settings.backbone.startswith("small"):
+        from regard.backbones import SmallResNet
+
         SmallResNet(**{"widths": (8,), "depths": (1,), **settings.backbone_options})
     if crops.tries < 1:
         raise Problem(f"tries must be at least 1, not {crops.tries}.")

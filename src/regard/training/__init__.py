@@ -23,35 +23,11 @@ of one forward pass over all processes: the same command on 1 or 8 devices takes
 (`latest(out)`) holds model.safetensors, state.pt, config.json.
 """
 
-from regard.training._checkpoints import Checkpoint
-from regard.training._fit import Fitted, Task, fit
-from regard.training._folder import RunFolder, latest, read_config
-from regard.training._muon import Muon, muon_groups
-from regard.training._norm import synchronise_norms
-from regard.training._optim import LARS, cosine, groups
-from regard.training._order import Batches, Order
-from regard.training._random import generator, mix, uniform
-from regard.training._settings import FitSettings, Running
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "LARS",
-    "Batches",
-    "Checkpoint",
-    "FitSettings",
-    "Fitted",
-    "Muon",
-    "Order",
-    "RunFolder",
-    "Running",
-    "Task",
-    "cosine",
-    "fit",
-    "generator",
-    "groups",
-    "latest",
-    "mix",
-    "muon_groups",
-    "read_config",
-    "synchronise_norms",
-    "uniform",
-]
+from regard._lazy import lazily
+
+if TYPE_CHECKING:
+    from regard.training._public import *  # noqa: F403
+else:
+    __getattr__, __dir__ = lazily(__name__)

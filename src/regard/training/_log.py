@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from regard._files import replacing
+from regard._install import install_packages
 from regard._problem import Problem
 from regard.training._folder import RunFolder
 
@@ -103,7 +104,7 @@ class TensorBoardLog:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise Problem("logs for TensorBoard need it: pip install tensorboard, or log to CSV.") from error
+            raise Problem(f"logs for TensorBoard need it: {install_packages('tensorboard')}, or log to CSV.") from error
         self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
 
     def write(self, step: int, values: Mapping[str, float], lists: Mapping[str, Sequence[float]] = NONE) -> None:

@@ -24,6 +24,7 @@ class Description:
     flags: tuple[str, ...] = ()
     at_least: float | None = None
     parse: Callable[[str], Any] | None = None
+    suggest: tuple[str, ...] = ()
 
 
 def setting(
@@ -34,6 +35,7 @@ def setting(
     flags: tuple[str, ...] = (),
     at_least: float | None = None,
     parse: Callable[[str], Any] | None = None,
+    suggest: tuple[str, ...] = (),
 ) -> Any:
     """A field of a dataclass of settings.
 
@@ -43,6 +45,7 @@ def setting(
     `flags`: of its option, such as "--grouped/--single"; default `--its-name`.
     `at_least`: the smallest value; default None, any.
     `parse`: from the text of an option to the value; default None, for numbers, text and tuples of these.
+    `suggest`: values that the shell completes the option with; default none, or the choices of a `Literal`.
 
     >>> @dataclass(frozen=True)
     ... class Walk:
@@ -50,7 +53,7 @@ def setting(
     >>> Walk().steps, settings_in(Walk)["steps"].help
     (10, 'How far to go, in steps.')
     """
-    metadata = {_KEY: Description(help, flags, at_least, parse)}
+    metadata = {_KEY: Description(help, flags, at_least, parse, suggest)}
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -67,6 +70,7 @@ class SettingEntry:
     flags: tuple[str, ...]
     at_least: float | None
     parse: Callable[[str], Any] | None
+    suggest: tuple[str, ...]
 
     def of(self, settings: Any) -> Any:
         """Its value in a dataclass of settings."""
@@ -90,11 +94,7 @@ def settings_in(kind: type) -> dict[str, SettingEntry]:
             entries = [replace(entry, path=(each.name, *entry.path)) for entry in inner.values()]
         elif _KEY in each.metadata:
             about: Description = each.metadata[_KEY]
-            entries = [
-                SettingEntry(
-                    each.name, (each.name,), types[each.name], about.help, about.flags, about.at_least, about.parse
-                )
-            ]
+            entries = [SettingEntry(each.name, (each.name,), types[each.name], **vars(about))]
         else:
             raise TypeError(f"{kind.__name__}.{each.name} has no help. Make it with `setting(help, default)`.")
         for entry in entries:

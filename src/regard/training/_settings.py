@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from regard import _check
+from regard import _plain
 from regard.training._setting import setting
 
 
@@ -44,9 +44,9 @@ class FitSettings:
     def __post_init__(self) -> None:
         """Check the numbers."""
         for name in ("steps", "batch_size", "accumulate"):
-            _check.count(name, getattr(self, name))
+            _plain.count(name, getattr(self, name))
         if self.clip is not None:
-            _check.number("clip", self.clip, above=0)
+            _plain.number("clip", self.clip, above=0)
 
 
 def _number_or_name(text: str) -> int | str:
@@ -66,11 +66,23 @@ class Running:
 
     devices: int | str = setting("Number of devices or CPU processes, or auto.", 1, parse=_number_or_name)
     num_nodes: int = setting("Number of machines.", 1, at_least=1)
-    accelerator: str = setting("What to compute on: cpu, gpu, mps, or auto for the best there is.", "auto")
-    strategy: Any = setting(
-        "How processes share the work: ddp, or auto for ddp with several devices.", "auto", parse=str
+    accelerator: str = setting(
+        "What to compute on: cpu, gpu, mps, or auto for the best there is.",
+        "auto",
+        suggest=("auto", "cpu", "gpu", "mps"),
     )
-    precision: Any = setting("Arithmetic precision: 32-true, bf16-mixed, or 16-mixed on a GPU.", "32-true", parse=str)
+    strategy: Any = setting(
+        "How processes share the work: ddp, or auto for ddp with several devices.",
+        "auto",
+        parse=str,
+        suggest=("auto", "ddp"),
+    )
+    precision: Any = setting(
+        "Arithmetic precision: 32-true, bf16-mixed, or 16-mixed on a GPU.",
+        "32-true",
+        parse=str,
+        suggest=("32-true", "bf16-mixed", "16-mixed"),
+    )
     workers: int = setting("Processes that load data, for each that trains.", 0, at_least=0)
     log: Literal["csv", "tensorboard", "none"] = setting("Format of the log.", "csv")
     log_every: int = setting("Steps between lines of the log.", 10, at_least=1)
@@ -82,12 +94,12 @@ class Running:
 
     def __post_init__(self) -> None:
         """Check the numbers; Lightning checks its own."""
-        _check.count("num_nodes", self.num_nodes)
-        _check.count("workers", self.workers, at_least=0)
-        _check.count("log_every", self.log_every)
+        _plain.count("num_nodes", self.num_nodes)
+        _plain.count("workers", self.workers, at_least=0)
+        _plain.count("log_every", self.log_every)
         if self.checkpoint_every is not None:
-            _check.count("checkpoint_every", self.checkpoint_every)
-        _check.choice("log", self.log, ("csv", "tensorboard", "none"))
+            _plain.count("checkpoint_every", self.checkpoint_every)
+        _plain.choice("log", self.log, ("csv", "tensorboard", "none"))
 
     @property
     def steps_between_checkpoints(self) -> int:

@@ -7,30 +7,11 @@ regard.vqa.train.train("out/vqa", records, store, regard.vqa.train.small_trainin
 Predictor.load("out/vqa").ask(picture, "What colour is the ring?", MixtureOf(2))    # or "mixture-2"
 """
 
-from regard.vqa.accuracy import Accuracy, mean_accuracy, normalise, soft_target, vqa_accuracy
-from regard.vqa.description import FeatureDescription
-from regard.vqa.features import FeatureStore, make_features
-from regard.vqa.kinds import Continuous, Discrete, MixtureOf, MixtureSelected
-from regard.vqa.own import hold_out
-from regard.vqa.predict import Prediction, Predictor
-from regard.vqa.read import read_questions, write_results
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Accuracy",
-    "Continuous",
-    "Discrete",
-    "FeatureDescription",
-    "FeatureStore",
-    "MixtureOf",
-    "MixtureSelected",
-    "Prediction",
-    "Predictor",
-    "hold_out",
-    "make_features",
-    "mean_accuracy",
-    "normalise",
-    "read_questions",
-    "soft_target",
-    "vqa_accuracy",
-    "write_results",
-]
+from regard._lazy import lazily
+
+if TYPE_CHECKING:
+    from regard.vqa._public import *  # noqa: F403
+else:
+    __getattr__, __dir__ = lazily(__name__)

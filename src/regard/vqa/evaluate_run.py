@@ -20,9 +20,8 @@ from regard.vqa.own import TRAIN, NoSplit, read_own
 from regard.vqa.read import read_questions, splits_in, write_results
 from regard.vqa.records import Record, Records
 from regard.vqa.results import Results
+from regard.vqa.splits import SPLIT_NAMES
 from regard.vqa.store import Run, load_run
-
-_SPLITS = ("val", "test", "pairs", "test-dev")
 
 
 def evaluate_run(
@@ -148,13 +147,14 @@ def _splits(data: Path, pictures: Path | str | None, regions: Path | str | None)
             raise NoSplit(f"{data} has only the split {TRAIN}. Evaluate on rows of another split, or on another file.")
         return [read_own(data, split, pictures, regions) for split in splits or [None]]
     records = []
-    for split in _SPLITS:
+    held_out = [split for split in SPLIT_NAMES if split != TRAIN]
+    for split in held_out:
         try:
             records.append(read_questions(data, split, pictures, regions))
         except NoSplit:
             continue
     if not records:
-        raise Problem(f"{data} has none of the splits {', '.join(_SPLITS)}. Give a folder in the form of VQA-v2.")
+        raise Problem(f"{data} has none of the splits {', '.join(held_out)}. Give a folder in the form of VQA-v2.")
     return records
 
 

@@ -15,7 +15,7 @@ from regard._lock import writing_to
 from regard._problem import Problem
 from regard._stop import Stop
 from regard.backbones import Backbone, fingerprint, load_backbone, make_backbone, save_backbone
-from regard.backbones._files import SMALL_SIZES
+from regard.backbones._known import SMALL_SIZES
 from regard.vqa.description import FeatureDescription
 from regard.vqa.feature_store import FeatureStore as FeatureStore
 from regard.vqa.filling import empty_store, make_rows, start_store, waiting_rows

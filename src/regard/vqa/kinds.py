@@ -9,6 +9,8 @@ the inverse:
     continuous-softmax, continuous-sparsemax  Continuous("softmax"), Continuous("sparsemax")
     mixture-2, mixture-4-sparse               MixtureOf(2), MixtureOf(4, sparse=True)
     mixture-selected, mixture-selected-0.5    MixtureSelected(), with another price than 0.1
+
+Help and completion of the command line read the lists below: this file imports torch when a kind is first used.
 """
 
 from __future__ import annotations
@@ -16,17 +18,21 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
+from regard import _plain
 
-from regard import _check
-from regard.attention.arguments import Map
-from regard.continuous import Density, Locations, fit_mixture, match_moments, select_mixture
-from regard.continuous.fit import Mixing
-from regard.maps.entmax import Entmax
-from regard.maps.spelling import map_name, number_suffix, parse_map
+if TYPE_CHECKING:
+    from torch import Tensor
 
+    from regard.attention.arguments import Map
+    from regard.continuous import Density, Locations
+    from regard.continuous.fit import Mixing
+
+BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]  # of the continuous kinds
+
+MAP_NAMES = ("softmax", "sparsemax", "entmax")
+"""Maps that need no grid, by the names that `named_map` takes; also entmax-ALPHA."""
 _NUMBER = r"\d+(?:\.\d+)?"
 _MAP = re.compile(rf"softmax|sparsemax|(entmax|tvmax)(?:-({_NUMBER}))?")
 _MIXTURE = re.compile(rf"mixture-(?:([1-9]\d*)(-sparse)?|selected(?:-({_NUMBER}))?)")
@@ -62,7 +68,7 @@ class Discrete(Kind):
 
     def __post_init__(self) -> None:
         """Check the map's name, and write it in its standard form."""
-        object.__setattr__(self, "map", named_map(self.map, (1, 1))[0])
+        object.__setattr__(self, "map", standard_map_name(self.map, (1, 1)))
 
     @property
     def name(self) -> str:
@@ -95,7 +101,7 @@ class Continuous(FittedKind):
 
     def __post_init__(self) -> None:
         """Check the name."""
-        _check.choice("map", self.map, tuple(_FAMILIES))
+        _plain.choice("map", self.map, tuple(_FAMILIES))
 
     @property
     def alpha(self) -> float:
@@ -109,6 +115,8 @@ class Continuous(FittedKind):
 
     def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
         """See `regard.continuous.match_moments`."""
+        from regard.continuous import match_moments
+
         return match_moments(weights, where, self.alpha, mask)
 
 
@@ -125,7 +133,7 @@ class MixtureOf(FittedKind):
 
     def __post_init__(self) -> None:
         """Check the number."""
-        _check.count("components", self.components)
+        _plain.count("components", self.components)
 
     @property
     def name(self) -> str:
@@ -141,6 +149,8 @@ class MixtureOf(FittedKind):
 
     def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
         """See `regard.continuous.fit_mixture`."""
+        from regard.continuous import fit_mixture
+
         mixing: Mixing = "sparsemax" if self.sparse else "em"
         return fit_mixture(weights, where, self.components, mixing=mixing, mask=mask)
 
@@ -157,7 +167,7 @@ class MixtureSelected(FittedKind):
 
     def __post_init__(self) -> None:
         """Check the number."""
-        object.__setattr__(self, "price", _check.number("price", self.price, at_least=0))
+        object.__setattr__(self, "price", _plain.number("price", self.price, at_least=0))
 
     @property
     def name(self) -> str:
@@ -171,6 +181,10 @@ class MixtureSelected(FittedKind):
 
     def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
         """See `regard.continuous.select_mixture`; random starts come from a local generator with a fixed seed."""
+        import torch
+
+        from regard.continuous import match_moments, select_mixture
+
         if training:
             return match_moments(weights, where, 1, mask)
         starts = torch.Generator(weights.device).manual_seed(0)
@@ -185,19 +199,36 @@ def named_map(name: str, cells: tuple[int, int] | None = None) -> tuple[str, Map
     >>> named_map("entmax-1.3")[1], named_map("entmax-1.5")[0]
     (Entmax(alpha=1.3), 'entmax')
     """
+    from regard.maps.entmax import Entmax
+    from regard.maps.spelling import map_name, parse_map
+
     if not _MAP.fullmatch(name) or (cells is None and name.startswith("tvmax")):
         expected = "softmax, sparsemax, entmax or entmax-1.3 (any alpha)"
         expected += ", tvmax or tvmax-0.3 (any gamma)" if cells is not None else ""
-        _check.complain("map", repr(name), expected, "Write one of these.")
+        _plain.complain("map", repr(name), expected, "Write one of these.")
     value = parse_map(name, cells)
     if isinstance(value, Entmax):
-        _check.number("alpha", value.alpha, at_least=1, remedy="1 is softmax, 2 is sparsemax.")
+        _plain.number("alpha", value.alpha, at_least=1, remedy="1 is softmax, 2 is sparsemax.")
     return map_name(value), value
+
+
+def standard_map_name(name: str, cells: tuple[int, int] | None = None) -> str:
+    """The standard name of a map; arguments as in `named_map`. A name without a number is its own standard.
+
+    >>> standard_map_name("entmax-1.50"), standard_map_name("entmax-2"), standard_map_name("softmax")
+    ('entmax', 'sparsemax', 'softmax')
+    """
+    plain = _MAP.fullmatch(name) and "-" not in name and (cells is not None or name != "tvmax")
+    return name if plain else named_map(name, cells)[0]
 
 
 def _suffix(value: float, default: float, before: str = "-") -> str:
     """The suffix of a name for a parameter; "" for its default."""
-    return "" if value == default else before + number_suffix(value)[1:]
+    if value == default:
+        return ""
+    from regard.maps.spelling import number_suffix
+
+    return before + number_suffix(value)[1:]
 
 
 KINDS: tuple[Kind, ...] = (
@@ -247,7 +278,7 @@ def parse(kind: str | Kind) -> Kind:
     """
     value = kind if isinstance(kind, Kind) else _read_name(str(kind))
     if value is None:
-        _check.complain("attention", repr(kind), f"one of {WRITTEN}", "Write one of these.")
+        _plain.complain("attention", repr(kind), f"one of {WRITTEN}", "Write one of these.")
     return value
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard import _check
 from regard._repr import shown
+from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
@@ -21,8 +22,10 @@ from regard.vqa.cells import Neighbours, coordinates, whitening
 from regard.vqa.kinds import Kind, named_map
 from regard.vqa.norm import UnbiasedNorm
 from regard.vqa.output import Looked, OutputAttention
-from regard.vqa.settings import AFFINITIES, ModelSettings
+from regard.vqa.settings import AffinityName, ModelSettings
+from regard.wasserstein.affinities import GaussianW2
 
+AFFINITIES: dict[AffinityName, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
 _PART = 4096  # rows converted to double precision at a time
 
 

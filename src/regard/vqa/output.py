@@ -7,7 +7,7 @@ kind can be called with any other.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,7 @@ from regard.continuous import (
 )
 from regard.continuous.attention import read_out
 from regard.maps.entmax import softmax
-from regard.vqa.kinds import Discrete, FittedKind, Kind, named_map, parse
-
-BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]
+from regard.vqa.kinds import BasisName, Discrete, FittedKind, Kind, named_map, parse
 
 
 class Looked(NamedTuple):

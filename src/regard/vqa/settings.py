@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from regard import _check
+from regard import _plain
 from regard._problem import Problem
-from regard.affinity import Affinity, Dot
 from regard.training._setting import changed, setting
-from regard.vqa.kinds import named_map, parse
-from regard.vqa.output import BasisName
-from regard.wasserstein.affinities import GaussianW2
+from regard.vqa.kinds import MAP_NAMES, NAMES, BasisName, parse, standard_map_name
 
-AFFINITIES: dict[str, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
+AffinityName = Literal["dot", "wasserstein"]
 
 
 @dataclass(frozen=True)
@@ -51,16 +48,18 @@ class ModelSettings:
     coordinates: bool = setting("Add coordinates to the cells; the original does not.", True)
     neighbours: bool = setting("Compute a cell's input from its eight neighbours too.", False)
     whiten: bool = setting("Decorrelate the channels of features, not only scale them.", False)
-    attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax")
+    attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax", suggest=NAMES)
     basis: BasisName = setting("Basis of a continuous output attention.", "gaussian")
-    map: str = setting("Map of the attentions in the layers: softmax, sparsemax, entmax-1.5, ...", "softmax")
-    affinity: Literal["dot", "wasserstein"] = setting("Affinity of the attentions in the layers.", "dot")
+    map: str = setting(
+        "Map of the attentions in the layers: softmax, sparsemax, entmax-1.5, ...", "softmax", suggest=MAP_NAMES
+    )
+    affinity: AffinityName = setting("Affinity of the attentions in the layers.", "dot")
 
     def __post_init__(self) -> None:
         """Check the names, and store them in their standard form."""
         object.__setattr__(self, "attention", str(parse(self.attention)))
-        object.__setattr__(self, "map", named_map(self.map)[0])
-        _check.choice("affinity", self.affinity, tuple(AFFINITIES))
+        object.__setattr__(self, "map", standard_map_name(self.map))
+        _plain.choice("affinity", self.affinity, get_args(AffinityName))
 
     def to_json(self) -> dict[str, Any]:
         """As a dictionary."""
@@ -122,10 +121,10 @@ class TrainSettings:
         """Check the numbers."""
         for name in ("epochs", "batch", "accumulate"):
             if name != "epochs" or self.epochs is not None:
-                _check.count(name, getattr(self, name))
-        _check.number("lr", self.lr, above=0)
-        _check.choice("optimizer", self.optimizer, ("adam", "muon"))
-        _check.choice("schedule", self.schedule, ("thesis", "cosine"))
+                _plain.count(name, getattr(self, name))
+        _plain.number("lr", self.lr, above=0)
+        _plain.choice("optimizer", self.optimizer, ("adam", "muon"))
+        _plain.choice("schedule", self.schedule, ("thesis", "cosine"))
 
     def to_json(self) -> dict[str, Any]:
         """As a dictionary."""

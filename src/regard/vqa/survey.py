@@ -18,7 +18,7 @@ from regard.vqa.records import Record, Records, commonest
 from regard.vqa.table import TABLE_COLUMNS, read_raw, read_rows
 
 #: The names that a table may have for each split.
-SPLIT_NAMES = {
+SPLIT_SPELLINGS = {
     TRAIN: ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
@@ -120,7 +120,7 @@ class Survey:
         return row | {name: value for name, value in others.items() if value} | {"split": self.splits[record.id]}
 
 
-SPLITS = tuple(SPLIT_NAMES)
+SPLITS = tuple(SPLIT_SPELLINGS)
 
 
 def look_at(
@@ -128,7 +128,7 @@ def look_at(
 ) -> Survey:
     """Read a table of questions and answers, and hold pictures out of training.
 
-    A table with a column `split` keeps it (with the usual names, `SPLIT_NAMES`). Otherwise splits are drawn by picture:
+    A table with a column `split` keeps it (with the usual names, `SPLIT_SPELLINGS`). Otherwise splits are drawn by picture:
     all questions about a picture, and about files with the same content, are in the same split.
 
     `table`: a CSV or JSONL file, see `regard.vqa.read_questions`.
@@ -211,7 +211,7 @@ def _draw(names: list[str], val: float, test: float, seed: int) -> dict[str, str
 
 def _read_splits(path: Path, records: Records, written: dict[int | str, str]) -> dict[int | str, str]:
     """The split of each record by the table's column; rows without one are noted and left out."""
-    standard = {name: split for split, names in SPLIT_NAMES.items() for name in names}
+    standard = {name: split for split, names in SPLIT_SPELLINGS.items() for name in names}
     splits: dict[int | str, str] = {}
     unknown: Counter[str] = Counter()
     for record in records.records:

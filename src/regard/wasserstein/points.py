@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._install import install_extra
 from regard._once import once
 from regard.maps.sinkhorn import sinkhorn
 from regard.wasserstein._root import as_pairs, computed, lined_up, mass, norm_between, root, same_last
@@ -132,7 +133,7 @@ def exact_wasserstein(
 ) -> Tensor:
     """Wasserstein distance of order `p` >= 1 between sets of points, exactly, by the network simplex method.
 
-    The problem is (6.10) in docs/math.md. Needs the package POT (`pip install regard[transport]`); it runs on the CPU,
+    The problem is (6.10) in docs/math.md. Needs the package POT (the extra `transport`); it runs on the CPU,
     one problem after another.
 
     `x`: points, (..., n, d).
@@ -229,4 +230,4 @@ def _pot() -> Any:
     try:
         return importlib.import_module("ot")
     except ImportError as error:
-        raise ImportError("exact_wasserstein needs the package POT: pip install 'regard[transport]'") from error
+        raise ImportError(f"exact_wasserstein needs the package POT: {install_extra('transport')}") from error
