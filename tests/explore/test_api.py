@@ -20,7 +20,7 @@ from PIL import Image
 from regard import continuous as C
 from regard import entmax, sparsemax
 from regard.explore import Limits, create_app
-from regard.explore._samples import samples
+from regard.explore._samples import drawn_scenes
 
 LIMITS = Limits(picture_bytes=400_000, picture_pixels=1_000_000, waiting=2, workers=1)
 PLAY = {"blobs": [{"x": 0.3, "y": 0.35}, {"x": 0.7, "y": 0.6, "size": 0.08}]}

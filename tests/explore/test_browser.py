@@ -14,7 +14,7 @@ from fake_model import FakePredictor
 from PIL import Image
 
 from regard.explore import create_app
-from regard.explore._samples import samples
+from regard.explore._samples import drawn_scenes
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(

@@ -118,6 +118,22 @@ def attention_quality(maps: Tensor, regions: Tensor, cells: tuple[int, int]) -> 
     )
 
 
+def half_area(maps: Tensor) -> Tensor:
+    """The smallest share of the picture that holds half of the attention in it: (B,), at most 0.5, for maps (B, H, W).
+
+    Exact for maps that are constant on cells, if the cells are the entries: of the last entry that is needed only the
+    part that is needed counts. Negative entries count as zero. A map without attention has 0.
+
+    >>> half_area(torch.tensor([[[0.25, 0.25], [0.25, 0.25]], [[1.0, 0.0], [0.0, 0.0]], [[0.4, 0.2], [0.2, 0.2]]]))
+    tensor([0.5000, 0.1250, 0.3750], dtype=torch.float64)
+    """
+    entries = maps.flatten(1).double().clamp_min(0).sort(-1, descending=True).values
+    before = entries.cumsum(-1) - entries
+    missing = (entries.sum(-1, keepdim=True) / 2 - before).clamp_min(0)
+    parts = torch.where(entries > 0, missing / entries.clamp_min(1e-300), 0.0).clamp_max(1)
+    return parts.sum(-1) / entries.shape[-1]
+
+
 def count_modes(grids: Tensor) -> Tensor:
     """Local maxima of maps on cells (B, h, w), at least a quarter as high as the highest: (B,).
 
