@@ -35,6 +35,8 @@ export async function start_ask(told) {
   $("ask-form").addEventListener("submit", event => { event.preventDefault(); ask("step"); });
   for (const radio of document.getElementsByName("layer")) radio.addEventListener("change", () => { write_state({ layer: radio.value === "attention" ? "" : radio.value }, "step"); show(); });
   $("ask-one-scale").addEventListener("change", () => { write_state({ scale: $("ask-one-scale").checked ? "" : "own" }, "step"); show(); });
+  let waiting = 0;
+  window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(() => { if (!$("ask").hidden) show(); }); });
   await restore_ask();
 }
 

@@ -99,7 +99,7 @@ export function sliders(place, settings, changed, prefix) {
     });
     const show = () => {
       const number = s.whole ? String(values[name]) : String(+values[name].toPrecision(3));
-      out.textContent = s.unit === "percent" ? number + " %" : number;
+      out.textContent = s.unit === "percent" ? number + "\u00a0%" : number;
       input.setAttribute("aria-valuetext", `${number} ${s.unit || s.label}`);
     };
     input.value = scale(values[name]);
@@ -123,4 +123,4 @@ export function numbers(place, rows) {
   place.replaceChildren(...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
 }
 
-export const percent = (x, digits = 0) => (100 * x).toFixed(digits) + " %";
+export const percent = (x, digits = 0) => (100 * x).toFixed(digits) + "\u00a0%";

@@ -29,6 +29,9 @@ export function plain(canvas, picture) {
 
 export const highest = rows => Math.max(1e-12, ...rows.flat());
 
+// How much colour covers the picture: little attention tints it, much attention hides it, as far as `opacity` lets it.
+const cover = (share, opacity) => opacity * (0.15 + 0.85 * Math.min(share, 1) ** 0.6);
+
 // Cells of a grid; those of weight zero stay transparent, those well below zero are hatched.
 export function cells(canvas, rows, top, opacity = 0.9) {
   const g = canvas.getContext("2d"), h = canvas.height / rows.length, w = canvas.width / rows[0].length;
@@ -36,7 +39,7 @@ export function cells(canvas, rows, top, opacity = 0.9) {
     const x = Math.round(i * w), y = Math.round(j * h), wide = Math.round((i + 1) * w) - x, high = Math.round((j + 1) * h) - y;
     if (value > 0) {
       const share = Math.sqrt(value / top);
-      g.globalAlpha = opacity * (0.3 + 0.7 * Math.min(share, 1)); g.fillStyle = css(share); g.fillRect(x, y, wide, high);
+      g.globalAlpha = cover(share, opacity); g.fillStyle = css(share); g.fillRect(x, y, wide, high);
     } else if (value < -0.01 * top) {
       g.globalAlpha = 0.6 * opacity; g.strokeStyle = "#fff"; g.lineWidth = 1;
       g.beginPath(); g.moveTo(x, y + high); g.lineTo(x + wide, y); g.stroke();
@@ -74,7 +77,7 @@ export function density(canvas, parameters, values, top, opacity = 0.9) {
   const layer = new OffscreenCanvas(FINE + 1, FINE + 1), on = layer.getContext("2d"), pixels = on.createImageData(FINE + 1, FINE + 1);
   values.flat().forEach((value, k) => {
     const share = Math.sqrt(value / top);
-    pixels.data.set([...colour(share), value < 1e-4 * top ? 0 : 255 * opacity * (0.2 + 0.8 * Math.min(share, 1))], 4 * k);
+    pixels.data.set([...colour(share), value < 1e-4 * top ? 0 : 255 * cover(share, opacity)], 4 * k);
   });
   on.putImageData(pixels, 0, 0);
   g.imageSmoothingEnabled = true; g.drawImage(layer, 0, 0, width, height);
@@ -86,13 +89,13 @@ export function density(canvas, parameters, values, top, opacity = 0.9) {
   g.globalAlpha = 1;
   const bound = edge(parameters), many = parameters.components.length > 1;
   if (bound || many) for (const c of parameters.components) ellipse(g, c, bound || 1, Boolean(bound), width, height);
-  if (many) shares(canvas, parameters.components, bound || 1);
+  if (many) shares(canvas, parameters.components, bound || 1.15);
 }
 
 // The share of each component, beside its ellipse, with a line to its middle; those without room are left out. The boxes
 // are kept with the canvas.
 function shares(canvas, components, radius) {
-  const g = canvas.getContext("2d"), { width, height } = canvas, size = Math.max(12, Math.min(width, 560) / 28);
+  const g = canvas.getContext("2d"), { width, height } = canvas, size = 13 * width / (canvas.clientWidth || width);
   g.font = `600 ${size}px system-ui, sans-serif`; g.textAlign = "center"; g.textBaseline = "middle";
   const texts = components.map(c => `${Math.round(100 * c.share)} %`);
   const marks = components.map(({ mean: [x, y], covariance: [[a], [, c]] }, i) => ({

@@ -93,12 +93,12 @@ function place_handles() {
   const handles = $("handles").children;
   blobs.forEach((b, i) => {
     const handle = handles[i];
-    handle.style.left = percent(b.x, 2).replace(" ", ""); handle.style.top = percent(b.y, 2).replace(" ", "");
+    handle.style.left = `${100 * b.x}%`; handle.style.top = `${100 * b.y}%`;
     handle.setAttribute("aria-current", String(i === chosen));
     handle.setAttribute("aria-label", `Blob ${i + 1} at ${b.x.toFixed(2)}, ${b.y.toFixed(2)}, height ${b.height.toFixed(1)}, width ${b.size.toFixed(2)}`);
   });
   const handle = $("box-handle");
-  handle.style.left = percent(box.left, 2).replace(" ", ""); handle.style.top = percent(box.top, 2).replace(" ", "");
+  handle.style.left = `${100 * box.left}%`; handle.style.top = `${100 * box.top}%`;
   handle.setAttribute("aria-label", `Box from ${box.left.toFixed(2)}, ${box.top.toFixed(2)} to ${box.right.toFixed(2)}, ${box.bottom.toFixed(2)}; arrow keys move it, with shift they resize it`);
 }
 

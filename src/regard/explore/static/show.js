@@ -3,7 +3,12 @@ import { $, make, numbers, percent } from "./base.js";
 import { backdrop, cells, density, highest, plain, sample, scale_bar } from "./draw.js";
 
 const LONGEST = 2.5;  // pictures longer than this are drawn squeezed, as the model sees them
-const WIDE = { 1: 760, 2: 560, 3: 480, 4: 480 };  // pixels of a canvas, by the number of them
+
+// Pixels of a canvas for the room that it has on this screen.
+function pixels_wide(views, canvas, columns, ratio) {
+  const room = (views.clientWidth - 12 * (columns - 1)) / columns, high = parseFloat(getComputedStyle(canvas).maxHeight) || Infinity;
+  return Math.round(Math.min(Math.max(160, Math.min(room, high / ratio) * Math.min(devicePixelRatio, 2)), 1200));
+}
 
 // What is drawn for a reply: a density on a fine grid or weights on cells, both per area, so that 1 is even attention.
 function layer_of({ data }, layer) {
@@ -21,8 +26,8 @@ function highest_place({ values, density: smooth }) {
 
 // Draw the picture once for each reply. `options`: {layer, opacity between 0 and 1, one_scale, readable(kind)}.
 export function show_views(picture, replies, options) {
-  const several = replies.length > 1, wide = WIDE[Math.max(1, replies.length)];
-  const ratio = picture ? (picture.naturalHeight ?? picture.height) / (picture.naturalWidth ?? picture.width) : 1;
+  const several = replies.length > 1, shape = picture ? (picture.naturalHeight ?? picture.height) / (picture.naturalWidth ?? picture.width) : 1;
+  const ratio = Math.min(LONGEST, Math.max(1 / LONGEST, shape));
   const drawn = replies.length ? replies : [null], views = $("views");
   views.dataset.count = drawn.length;
   while (views.children.length > drawn.length) views.lastChild.remove();
@@ -30,7 +35,7 @@ export function show_views(picture, replies, options) {
   const layers = replies.map(reply => layer_of(reply, options.layer)), tops = layers.map(l => highest(l.values)), common = Math.max(...tops);
   drawn.forEach((reply, i) => {
     const [canvas, caption] = views.children[i].children;
-    canvas.width = wide; canvas.height = Math.round(wide * Math.min(LONGEST, Math.max(1 / LONGEST, ratio)));
+    canvas.width = pixels_wide(views, canvas, several ? 2 : 1, ratio); canvas.height = Math.round(canvas.width * ratio);
     delete canvas.dataset.labels;
     caption.hidden = !several;
     if (!reply || (options.layer === "picture" && picture)) {
@@ -42,8 +47,9 @@ export function show_views(picture, replies, options) {
       if (layer.density) density(canvas, layer.density, layer.values, top, options.opacity); else cells(canvas, layer.values, top, options.opacity);
       canvas.setAttribute("aria-label", `${options.layer === "effective" ? "Effective weights" : "Where the model looked"}: ${options.readable(reply.data.attention)}; ${half_of(reply.data)}, ${highest_place(layer)}`);
     }
-    if (several) caption.replaceChildren(make("b", {}, options.readable(reply.data.attention)), " ", make("bdi", {}, reply.data.answer), ` (score ${score(reply.data.score)}); half on ${percent(reply.data.half_area, 1)}`);
+    if (several) caption.replaceChildren(make("b", {}, options.readable(reply.data.attention)), " ", make("bdi", {}, reply.data.answer), ` (score ${score(reply.data.score)})`, make("span", { class: "more" }, `; half lies on ${percent(reply.data.half_area, 1)}`));
   });
+  $("ask-one-scale").parentElement.hidden = !several;
   if (!replies.length || options.layer === "picture") $("ask-scale").hidden = true;
   else if (options.one_scale || !several) scale_bar($("ask-scale"), common);
   else { $("ask-scale").replaceChildren(`Each on its own scale, up to ${tops.map(t => +t.toPrecision(3)).join(", ")} × even attention`); $("ask-scale").hidden = false; }
@@ -78,7 +84,7 @@ function show_truth(answer, truth) {
   $("truth").hidden = !truth.length;
   $("verdict").textContent = "";
   if (!truth.length) return;
-  const said = truth.flatMap((a, i) => [i ? ", " : "", make("bdi", {}, a.answer), a.total > 1 ? ` (${a.count} of ${a.total})` : ""]);
+  const said = truth.flatMap((a, i) => [i ? ", " : "", make("bdi", {}, a.answer), truth.length > 1 ? ` (${a.count} of ${a.total})` : ""]);
   const impossible = truth.some(a => a.possible) ? "" : "; not among the answers that this model can give";
   $("truth").replaceChildren("asked of people: ", ...said, impossible);
   const credit = truth.find(a => a.answer === answer)?.credit ?? 0, verdict = credit >= 0.9 ? "right" : credit > 0 ? "partly right" : "wrong";
