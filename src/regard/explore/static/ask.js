@@ -3,7 +3,7 @@ import { $, check, choices, kept, make, post, read_state, say, sliders, write_st
 import { show_answer, show_refusal, show_views } from "./show.js";
 import { prepare } from "./upload.js";
 
-const BESIDE = 3;  // attentions beside the first, at most
+const BESIDE = 3, QUESTIONS = 6;  // at most: attentions beside the first, questions that are offered
 const OPACITY = { opacity: { label: "Opacity of the colour", min: 0, max: 100, step: 5, value: 75, whole: true, unit: "percent" } };
 const view = { sample: null, upload: null, picture: null, attention: null, beside: [], replies: [], turn: 0 };
 const uploads = [], cache = new Map();
@@ -54,7 +54,7 @@ export async function restore_ask() {
   const earlier = sample ? null : uploads[history.state?.upload];
   if (earlier) { put_upload(history.state.upload); $("question").value = state.question || ""; await ask(); return; }
   const first = sample || server.samples[0];
-  if (!first) { $("question").value = state.question || ""; offer([]); show(); return; }
+  if (!first) { $("question").value = state.question || ""; offer(null); show(); return; }
   await put_sample(first, state.question);
   await ask();
 }
@@ -71,7 +71,7 @@ async function put_sample(sample, question) {
   check($("samples"), [sample.name]);
   $("upload").value = "";
   $("question").value = question ?? sample.questions[0]?.text ?? "";
-  offer(sample.questions);
+  offer(sample);
   let picture = null;
   try { picture = await load("api/samples/" + sample.name); } catch (error) { say(error.message); }
   if (turn === view.turn) { view.picture = picture; view.replies = []; }
@@ -86,10 +86,11 @@ function load(address) {
   });
 }
 
-// Questions about the picture as buttons; without any, words that the model knows.
-function offer(questions) {
-  $("suggestions").replaceChildren(...questions.map(({ text }) => make("button", { type: "button", dir: "auto", onclick: () => { $("question").value = text; ask("step"); } }, text)));
-  $("known").hidden = questions.length > 0 || !$("known-words").children.length;
+// Questions as buttons: those about the sample, else some of all samples, then with words that the model knows.
+function offer(sample) {
+  const texts = (sample ? [sample] : server.samples).flatMap(s => s.questions.map(q => q.text));
+  $("suggestions").replaceChildren(...[...new Set(texts)].slice(0, QUESTIONS).map(text => make("button", { type: "button", dir: "auto", onclick: () => { $("question").value = text; ask("step"); } }, text)));
+  $("known").hidden = Boolean(sample) || !$("known-words").children.length;
 }
 
 function add_word(word) {
@@ -115,7 +116,7 @@ function put_upload(number) {
   kept.upload = number;
   check($("samples"), []);
   $("upload-note").textContent = uploads[number].note;
-  offer([]);
+  offer(null);
 }
 
 function mark_attentions() {
