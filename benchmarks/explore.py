@@ -69,7 +69,7 @@ def work(answer: httpx.Response) -> float:
 def one_after_another(address: str) -> dict[str, Any]:
     """Server time per answer, for each attention, without other load."""
     state = httpx.get(f"{address}/api/state").json()
-    asked = [(s["name"], q) for s in state["samples"] for q in s["questions"][:3]]
+    asked = [(s["name"], q["text"]) for s in state["samples"] for q in s["questions"][:3]]
     times: dict[str, list[float]] = {}
     for kind in state["model"]["attentions"]:
         for sample, question in asked[:8]:
@@ -90,7 +90,7 @@ async def many_at_once(address: str) -> dict[str, Any]:
     async with httpx.AsyncClient(limits=httpx.Limits(max_connections=ASKERS), timeout=60) as client:
         state = (await client.get(f"{address}/api/state")).json()
         kinds = state["model"]["attentions"]
-        asked = [(s["name"], q) for s in state["samples"] for q in s["questions"][:3]]
+        asked = [(s["name"], q["text"]) for s in state["samples"] for q in s["questions"][:3]]
         answered: list[float] = []
         statuses: dict[int, int] = {}
         end = time.perf_counter() + SECONDS

@@ -1,9 +1,14 @@
-"""Screenshots of the web page: start `regard explore`, then `python examples/screenshots.py --out docs/pictures`."""
+"""Screenshots of the web page: start `regard explore`, then `python examples/screenshots.py --out docs/pictures`.
+
+The page opens on the model's own samples; without a model, only the views that need none are taken.
+"""
 
 import argparse
+import json
 import shutil
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 VIEWS = {
     "ask": (1280, 900, "light", "#tab=ask&sample=scene-3&attention=mixture-2"),
@@ -23,10 +28,15 @@ def main() -> None:
         sys.exit("there is no chromium here: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
+    with urlopen(f"{options.address}/api/state") as told:
+        has_model = json.load(told)["model"] is not None
     options.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for name, (width, height, scheme, view) in VIEWS.items():
+            if name == "ask" and not has_model:
+                print("ask is left out: the server has no model")
+                continue
             page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
             page.goto(f"{options.address}/{view}")
             page.wait_for_selector("html[data-ready]")

@@ -12,10 +12,14 @@ import torch
 from regard import continuous as C
 from regard import sparsemax
 from regard.continuous.members import describe_density
+from regard.vqa.attention_quality import half_area
+from regard.vqa.predict import NoKnownWord
+from regard.vqa.words import tokens
 
 SIDE = 8
 CELLS = C.grid(SIDE, SIDE)
 KINDS = {"discrete": None, "continuous softmax": 1, "continuous sparsemax": 2, "2 components": 1, "TVmax": None}
+UNKNOWN, FUNCTION = {"zorkmid", "kalinka"}, {"what", "is", "the", "it"}
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,25 @@ class FakePrediction:
     effective: torch.Tensor
     entropy: float
     support_area: float
+    half_area: float
     seconds: float = field(compare=False, default=0.0)
 
     def to_json(self):
-        plain = {k: v for k, v in vars(self).items() if k not in ("weights", "effective", "density", "top")}
+        other = ("weights", "effective", "density", "top", "confidence")
+        plain = {k: v for k, v in vars(self).items() if k not in other}
         return plain | {
+            "score": self.confidence,
             "top": [{"answer": answer, "score": score} for answer, score in self.top],
             "weights": self.weights.tolist(),
             "effective_weights": self.effective.tolist(),
             "density": None if self.density is None else describe_density(self.density),
-            "words": [{"word": w, "weight": 0.5} for w in self.question.split()],
+            "words": [{"word": w, "weight": 0.5, "role": role(w)} for w in tokens(self.question)[:14]],
+            "unread": tokens(self.question)[14:],
         }
+
+
+def role(word):
+    return "unknown" if word in UNKNOWN else "function" if word in FUNCTION else "content"
 
 
 class FakePredictor:
@@ -61,6 +73,8 @@ class FakePredictor:
         while self.hold.is_set() and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(self.seconds)
+        if {role(word) for word in tokens(question)} == {"unknown"}:
+            raise NoKnownWord(tokens(question), ["bright", "dark"])
         attention = attention or "discrete"
         grey = picture.float().mean(0, keepdim=True) / 255
         weights = sparsemax(20 * torch.nn.functional.adaptive_avg_pool2d(grey, SIDE).flatten())
@@ -82,5 +96,6 @@ class FakePredictor:
             weights.view(SIDE, SIDE) * 1.1 - 0.001,
             float(torch.special.entr(weights).sum()),
             float((weights > 0).float().mean()),
+            float(half_area(weights.view(1, SIDE, SIDE))),
             self.seconds,
         )

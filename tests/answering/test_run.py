@@ -134,12 +134,12 @@ def test_a_mistyped_path_changes_nothing_on_disk(tmp_path):
 def test_a_run_of_another_command_is_not_overwritten(finished, tmp_path):
     folder, _, _ = finished
     run = AnsweringFolder(folder / "run")
-    (folder / "run" / "data.json").rename(folder / "data.json")
+    (folder / "run" / "source.json").rename(folder / "source.json")
     try:
         with pytest.raises(Problem, match="has a run of another command"):
             answer(folder, run.path)
     finally:
-        (folder / "data.json").rename(folder / "run" / "data.json")
+        (folder / "source.json").rename(folder / "run" / "source.json")
 
 
 def test_too_little_space_is_said_before_anything_is_written(tmp_path, monkeypatch):

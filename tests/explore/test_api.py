@@ -7,6 +7,7 @@ import random
 import tempfile
 import threading
 import time
+from importlib.resources import files
 
 import httpx
 import numpy
@@ -20,15 +21,16 @@ from PIL import Image
 from regard import continuous as C
 from regard import entmax, sparsemax
 from regard.explore import Limits, create_app
-from regard.explore._samples import samples
+from regard.explore._samples import drawn_scenes
 
 LIMITS = Limits(picture_bytes=400_000, picture_pixels=1_000_000, waiting=2, workers=1)
+PAGE = [file.name for file in (files("regard.explore") / "static").iterdir()]
 PLAY = {"blobs": [{"x": 0.3, "y": 0.35}, {"x": 0.7, "y": 0.6, "size": 0.08}]}
 
 
 @pytest.fixture(scope="module")
 def pictures():
-    return samples()
+    return {scene.name: scene for scene in drawn_scenes()}
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ class TestAsk:
 
     def test_says_its_attentions_in_words(self, client, model):
         said = client.get("/api/state").json()["model"]
-        assert said == {"name": "fake", "attentions": list(model.attentions), "labels": model.labels}
+        assert said == {"name": "fake", "attentions": list(model.attentions), "labels": model.labels, "words": []}
 
     def test_an_uploaded_copy_of_a_sample_gets_the_same_answer(self, client, pictures):
         file = client.get("/api/samples/scene-2").content
@@ -134,9 +136,16 @@ class TestAsk:
         ],
     )
     def test_refuses_what_is_not_there(self, client, fields):
-        got = ask(client, **({"sample": "cat"} | fields))
+        got = ask(client, **({"sample": "scene-4"} | fields))
         assert got.status_code == 422
         assert got.json()["error"]
+
+    def test_a_question_in_unknown_words_is_told_with_known_ones(self, client):
+        got = ask(client, sample="scene-1", question="Kalinka, kalinka!")
+        assert got.status_code == 422
+        assert got.json()["unknown"] == ["kalinka", "kalinka"]
+        assert got.json()["known"] == ["bright", "dark"]
+        assert "confidence" not in ask(client, sample="scene-1").text
 
     def test_a_body_that_never_said_its_size_is_cut_off(self, client):
         def pieces():
@@ -162,7 +171,7 @@ class TestAsk:
     def test_without_a_model_says_how_to_get_one(self, pictures):
         client = TestClient(create_app(None, pictures, hint="make demo trains one."))
         assert client.get("/api/state").json()["model"] is None
-        assert ask(client, sample="cat").json() == {"error": "make demo trains one."}
+        assert ask(client, sample="scene-4").json() == {"error": "make demo trains one."}
         assert client.post("/api/playground", json=PLAY).status_code == 200
 
 
@@ -171,7 +180,7 @@ class TestPage:
         page = client.get("/")
         assert page.status_code == 200
         assert "default-src 'self'" in page.headers["content-security-policy"]
-        for name in ("app.js", "base.js", "ask.js", "playground.js", "transport.js", "draw.js", "style.css"):
+        for name in PAGE:
             assert client.get(f"/{name}").status_code == 200
         for path in (
             "/_app.py",
@@ -184,7 +193,7 @@ class TestPage:
             assert client.get(path).status_code == 404
 
     def test_loads_nothing_from_elsewhere(self, client):
-        for name in ("", "app.js", "base.js", "ask.js", "playground.js", "transport.js", "draw.js", "style.css"):
+        for name in ("", *PAGE):
             assert "://" not in client.get(f"/{name}").text
 
     def test_the_api_is_described(self, client):
@@ -206,6 +215,22 @@ class TestPage:
         assert client.get("/", headers=elsewhere | {"sec-fetch-mode": "navigate"}).status_code == 200
 
 
+def half(weights):
+    """The share of the cells that holds half of the weight, cell by cell."""
+    ordered, taken, area = sorted(weights.tolist(), reverse=True), 0.0, 0.0
+    for weight in ordered:
+        part = min(1.0, (0.5 - taken) / weight)
+        taken, area = taken + part * weight, area + part
+        if part < 1:
+            break
+    return area / len(ordered)
+
+
+def half_of_a_paraboloid(density):
+    """Of a paraboloid over an ellipse of area A, the mass within a part a of the area is 1 - (1 - a)^2."""
+    return float(math.pi * density.support.axes.prod()) * (1 - math.sqrt(0.5))
+
+
 class TestPlayground:
     def got(self, client, **changes):
         got = client.post("/api/playground", json=PLAY | changes)
@@ -223,6 +248,8 @@ class TestPlayground:
         (only,) = panels["paraboloid"]["density"]["components"]
         assert only["mean"] == pytest.approx(wanted.mean.tolist(), abs=1e-4)
         assert panels["paraboloid"]["density"]["family"] == "paraboloid"
+        assert panels["sparsemax"]["half"] == pytest.approx(half(sparsemax(scores)), abs=1e-5)
+        assert panels["paraboloid"]["half"] == pytest.approx(half_of_a_paraboloid(wanted), rel=0.03)
         assert panels["paraboloid"]["entropy"] == pytest.approx(float(wanted.entropy()) / math.log(2), abs=1e-3)
         axes = wanted.support.axes
         assert panels["paraboloid"]["support"] == pytest.approx(float(math.pi * axes.prod()), rel=0.03)
@@ -309,7 +336,7 @@ class TestUnderLoad:
 
         def asker():
             got = httpx.post(
-                f"{address}/api/ask", data={"question": "q?", "sample": "cat"}, files={"n": (None, "")}, timeout=60
+                f"{address}/api/ask", data={"question": "q?", "sample": "scene-4"}, files={"n": (None, "")}, timeout=60
             )
             statuses.append((got.status_code, got.json()))
 
@@ -331,7 +358,7 @@ class TestUnderLoad:
         assert sorted(s for s, _ in statuses) == [200] * 3 + [503] * 5
         assert (
             httpx.post(
-                f"{address}/api/ask", data={"question": "q?", "sample": "cat"}, files={"n": (None, "")}
+                f"{address}/api/ask", data={"question": "q?", "sample": "scene-4"}, files={"n": (None, "")}
             ).status_code
             == 200
         )

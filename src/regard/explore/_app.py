@@ -21,10 +21,11 @@ from regard.explore._guard import Guard
 from regard.explore._limits import Limits
 from regard.explore._playground import play
 from regard.explore._requests import Answer, Batch, Histograms, Play, Points, Trouble
-from regard.explore._samples import Sample
+from regard.explore._samples import SamplePicture
 from regard.explore._transport import assign, move
 from regard.explore._uploads import decode, read_form
 from regard.explore._work import Busy, Workers
+from regard.vqa.predict import NoKnownWord
 
 MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -74,21 +75,23 @@ class Answerer(Protocol):
 
 def create_app(
     predictor: Answerer | None = None,
-    samples: dict[str, Sample] | None = None,
+    samples: dict[str, SamplePicture] | None = None,
     limits: Limits | None = None,
     *,
     hosts: frozenset[str] | None = None,
     model: str = "",
     hint: str = "",
+    words: Sequence[str] = (),
 ) -> FastAPI:
     """The application for one model, which all threads share.
 
-    `predictor`: the model; default None: the page shows `hint`, and its other tabs work.
+    `predictor`: the model; default None: the page opens on the playground, and shows `hint`.
     `samples`: pictures to choose from, by name; default none.
     `limits`: of requests; default `Limits()`.
     `hosts`: host names that requests may have; default None, any.
     `model`: the name of the model on the page.
     `hint`: how to get a model.
+    `words`: some that the model knows, for the page to offer; default none.
 
     >>> app = create_app(hint="There is no model yet.")
     >>> "/api/playground" in app.openapi()["paths"]
@@ -110,9 +113,11 @@ def create_app(
     def state() -> dict[str, Any]:
         return {
             "version": regard.__version__,
-            "model": {"name": model, "attentions": attentions, "labels": labels} if predictor else None,
+            "model": {"name": model, "attentions": attentions, "labels": labels, "words": list(words)}
+            if predictor
+            else None,
             "hint": hint,
-            "samples": [{"name": s.name, "questions": s.questions} for s in samples.values()],
+            "samples": [sample.to_json() for sample in samples.values()],
             "limits": {"bytes": limits.picture_bytes, "pixels": limits.picture_pixels,
                        "letters": limits.question_letters},
         }  # fmt: skip
@@ -175,7 +180,7 @@ async def _timed(workers: Workers, job: Callable[[], dict[str, Any]]) -> Respons
     return Response(text, media_type="application/json", headers={"server-timing": f"work;dur={milliseconds:.1f}"})
 
 
-def _serve_page(app: FastAPI, samples: dict[str, Sample]) -> None:
+def _serve_page(app: FastAPI, samples: dict[str, SamplePicture]) -> None:
     """Serve the files of the page, read once, here: a request names one of them, and never a path."""
     folder = files("regard.explore") / "static"
     page = {f.name: (f.read_bytes(), MEDIA_TYPES[f.name.rpartition(".")[2]]) for f in folder.iterdir() if "." in f.name}
@@ -198,11 +203,23 @@ def _serve_page(app: FastAPI, samples: dict[str, Sample]) -> None:
     async def sample(name: str) -> Response:
         if name not in samples:
             raise HTTPException(404, "There is no such picture.")
-        return Response(samples[name].file, media_type=samples[name].kind, headers={"cache-control": "max-age=3600"})
+        return Response(samples[name].file, media_type=samples[name].kind, headers={"cache-control": "no-cache"})
+
+    small = {name: sample.thumbnail() for name, sample in samples.items()}
+
+    @app.get("/api/thumbnails/{name}", summary="A small copy of it", response_class=Response)
+    async def thumbnail(name: str) -> Response:
+        if name not in small:
+            raise HTTPException(404, "There is no such picture.")
+        return Response(small[name], media_type="image/jpeg", headers={"cache-control": "no-cache"})
 
 
 def _handle_errors(app: FastAPI) -> None:
     """Every error is one line of JSON, without internal details."""
+
+    @app.exception_handler(NoKnownWord)
+    async def no_known_word(_: Request, error: NoKnownWord) -> Response:
+        return JSONResponse({"error": str(error), "unknown": error.unknown, "known": error.examples}, 422)
 
     @app.exception_handler(Problem)
     async def problem(_: Request, error: Problem) -> Response:

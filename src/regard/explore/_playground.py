@@ -15,13 +15,14 @@ from regard.explore._requests import Box, Play
 from regard.maps.entmax import entmax, softmax, sparsemax
 from regard.maps.sinkhorn import sinkhorn
 from regard.maps.tvmax import tvmax
+from regard.vqa.attention_quality import half_area
 from regard.vqa.kinds import Continuous, Discrete, MixtureOf, MixtureSelected
 
 FINE = 96  # points along a side of the grid on which a density is evaluated
 
 
 def play(request: Play) -> dict[str, Any]:
-    """Every map and density of the blobs' scores, each with its label, entropy, support and mass in the box."""
+    """Every map and density of the blobs' scores, each with label, entropy, half area, support and mass in the box."""
     side = request.cells
     cells = C.grid(side, side)
     bumps = _bumps(request, cells.points)
@@ -95,6 +96,7 @@ def _of_weights(w: Tensor, side: int, box: Box | None) -> dict[str, Any]:
     return {
         "weights": rounded(w.view(side, side)),
         "entropy": rounded(bits),
+        "half": rounded(float(half_area(w.view(1, side, side)))),
         "support": rounded(float((w > 1e-9).double().mean())),
         "mass": None if box is None else rounded(float((w * _overlap(side, box)).sum())),
     }
@@ -107,6 +109,7 @@ def _of_density(density: C.Density, box: Box | None) -> dict[str, Any]:
     return {
         "density": describe_density(density),
         "entropy": rounded(float(density.entropy()) / math.log(2)),
+        "half": rounded(float(half_area(p.view(1, FINE, FINE)))),
         "support": rounded(float((p > 0).double().mean())),
         "mass": None if box is None else rounded(float((p * _overlap(FINE, box)).mean())),
     }

@@ -89,7 +89,7 @@ class Answer(BaseModel):
 
     question: Short
     answer: str
-    confidence: float
+    score: float = Field(description="of the answer, between 0 and 1; scores of several answers do not sum to one")
     top: list[Any] = Field(description="the best answers with their scores")
     attention: str
     weights: list[list[float]] = Field(description="discrete weights on the grid of cells")
@@ -97,6 +97,8 @@ class Answer(BaseModel):
     density: dict[str, Any] | None = Field(description="family, and components with share, mean and covariance")
     entropy: float = Field(description="bits; 0 is even attention")
     support_area: float = Field(description="share of the picture with any attention")
+    half_area: float = Field(description="the smallest share of the picture that holds half of the attention")
+    words: list[Any] = Field(description="of the question: weight, and role: content, function or unknown")
     seconds: float
 
 
@@ -104,3 +106,5 @@ class Trouble(BaseModel):
     """What went wrong, in one line."""
 
     error: str
+    unknown: list[str] | None = Field(default=None, description="the words of a question of which none is known")
+    known: list[str] | None = Field(default=None, description="some words that the model knows")

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from regard.explore._limits import Limits
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
-HINT = "There is no model yet: make demo trains one; or give the folder of another, regard explore CHECKPOINT."
+HINT = (
+    "To ask a model about pictures: regard demo trains one in a few minutes, regard train one on your own questions; "
+    "then regard explore FOLDER."
+)
 
 
 def is_local(host: str) -> bool:
@@ -31,18 +34,23 @@ def explore_app(checkpoint: Path | None, host: str, limits: Limits | None = None
     """The application with the model of a checkpoint, or with a hint how to get one."""
     from regard.explore._app import create_app
     from regard.explore._limits import Limits
-    from regard.explore._samples import samples
+    from regard.explore._runs import run_of
+    from regard.explore._samples import sample_pictures
 
     limits = limits or Limits()
     hosts = LOCAL | {host} if is_local(host) else None
     if checkpoint is None:
-        return create_app(None, samples(), limits, hosts=hosts, hint=HINT)
+        return create_app(None, None, limits, hosts=hosts, hint=HINT)
+    import torch
+
     from regard.vqa.predict import Predictor
 
-    predictor, pictures = Predictor.load(checkpoint), samples()
-    first = next(iter(pictures.values()))
-    predictor.ask(first.picture, first.questions[0])  # warm-up: the first call is slow
-    return create_app(predictor, pictures, limits, hosts=hosts, model=checkpoint.name)
+    predictor, run = Predictor.load(checkpoint), run_of(checkpoint)
+    samples = sample_pictures(run, predictor.words, predictor.answers)
+    if predictor.words.known:  # warm-up, since the first call is slow, in a word of whatever language
+        predictor.ask(torch.zeros(3, 64, 64, dtype=torch.uint8), predictor.words.known[0])
+    words = predictor.some_words(12)
+    return create_app(predictor, samples, limits, hosts=hosts, model=run.resolve().name, words=words)
 
 
 def serve(

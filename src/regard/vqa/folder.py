@@ -51,7 +51,7 @@ class AnsweringFolder(RunFolder):
         validation.json    the validation accuracy after each epoch, if it is measured
         features/SPLIT/    features of the pictures of other splits, made for an evaluation
         questions.jsonl    all questions with their splits, if `regard vqa` made the run
-        data.json          the table and the folder of pictures that they are from
+        source.json        the table and the folder of pictures that they are from
         report.html        the report
         samples/           some held-out pictures with their questions: see `regard.vqa.samples`
         summary.json       how well it answers questions about held-out pictures: see `regard.vqa.summary`
@@ -186,7 +186,7 @@ class AnsweringFolder(RunFolder):
 
     @property
     def _source(self) -> Path:
-        return self.path / "data.json"
+        return self.path / "source.json"
 
     @property
     def _pictures(self) -> Path:

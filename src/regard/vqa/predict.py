@@ -19,8 +19,9 @@ from regard.continuous.members import describe_density, members
 from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
-from regard.vqa.attention_quality import attention_map, attention_quality
+from regard.vqa.attention_quality import attention_map, attention_quality, half_area
 from regard.vqa.description import FeatureDescription
+from regard.vqa.function_words import function_words
 from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
 from regard.vqa.mcan import MCAN
@@ -31,14 +32,27 @@ from regard.vqa.words import Words, tokens
 _SIDE = 96  # pixels of a side of the map that entropy and support are measured on
 
 
+class NoKnownWord(Problem):
+    """A question of which the model knows no word: `unknown` are its words, `examples` some that the model knows."""
+
+    def __init__(self, unknown: list[str], examples: list[str]) -> None:
+        """Say so, with the examples."""
+        self.unknown, self.examples = unknown, examples
+        known = f"It knows, for example: {', '.join(examples)}." if examples else "It knows no words at all."
+        super().__init__(f"this model knows no word of the question. {known}")
+
+
 @dataclass(frozen=True)
 class Prediction:
     """An answer with its scores and the attention behind it.
 
-    `top` are the likeliest answers with their scores between 0 and 1; `confidence` is the score of the first. `weights`
+    `top` are the best answers with their scores between 0 and 1; `confidence` is the score of the first. `weights`
     (h, w) is the discrete distribution over the cells, `effective` (h, w) the factor of each cell's feature, `density`
     the continuous density on the unit square (x to the right, y down), or None for a discrete attention.
-    `entropy` is in bits, 0 for the uniform distribution; `support_area` is the share of the picture with attention.
+    `entropy` is in bits, 0 for the uniform distribution; `support_area` is the share of the picture with attention,
+    `half_area` the smallest share that holds half of it. `words` are those of the question that were read, with their
+    attention weights; `word_roles` says of each "content", "function" (such as "is" and "the") or "unknown"; `unread`
+    are the words after the last that the model reads.
 
     >>> from regard.backbones import make_backbone
     >>> from regard.vqa.settings import small
@@ -62,7 +76,10 @@ class Prediction:
     entropy: float
     support_area: float
     seconds: float
-    words: list[tuple[str, float]]  # the words of the question and their attention weights
+    words: list[tuple[str, float]]
+    word_roles: list[str]
+    unread: list[str]
+    half_area: float
 
     def map(self, height: int, width: int) -> Tensor:
         """The attention on each pixel (height, width), as mass."""
@@ -73,7 +90,7 @@ class Prediction:
         return {
             "question": self.question,
             "answer": self.answer,
-            "confidence": round(self.confidence, 6),
+            "score": round(self.confidence, 6),
             "top": [{"answer": answer, "score": round(score, 6)} for answer, score in self.top],
             "attention": self.attention,
             "weights": rounded(self.weights),
@@ -82,7 +99,12 @@ class Prediction:
             "entropy": round(self.entropy, 4),
             "support_area": round(self.support_area, 6),
             "seconds": round(self.seconds, 4),
-            "words": [{"word": word, "weight": round(weight, 6)} for word, weight in self.words],
+            "half_area": round(self.half_area, 6),
+            "words": [
+                {"word": word, "weight": round(weight, 6), "role": role}
+                for (word, weight), role in zip(self.words, self.word_roles, strict=True)
+            ],
+            "unread": self.unread,
         }
 
 
@@ -139,6 +161,22 @@ class Predictor(Pretrained):
         """The description of the features that the model takes."""
         return FeatureDescription.of(self.backbone, "backbone", self.stages)
 
+    @cached_property
+    def function_words(self) -> frozenset[str]:
+        """The function words of the language of its vocabulary, see `regard.vqa.function_words`."""
+        return function_words(self.words)
+
+    def some_words(self, count: int = 8) -> list[str]:
+        """Some content words that the model knows, evenly spread over its vocabulary; default eight."""
+        content = [w for w in self.words.known if w not in self.function_words and w.isalpha() and len(w) > 2]
+        content = content or list(self.words.known)
+        return content[:: -(-len(content) // count)] if content else []
+
+    def _role(self, word: str) -> str:
+        if word not in self.words.numbers:
+            return "unknown"
+        return "function" if word in self.function_words else "content"
+
     def card(self, name: str, *, license: str | None = None) -> Card:
         """The model card, with results; `name` is the folder or repository that the model is loaded from."""
         from regard.vqa.cards import predictor_card
@@ -163,16 +201,16 @@ class Predictor(Pretrained):
         `picture`: (3, H, W) uint8.
         `question`: its text.
         `attention`: the kind of output attention, a name or a value; default that of the training.
-        `top`: how many of the likeliest answers to return; default 5.
+        `top`: how many of the best answers to return; default 5.
         """
         start = time.perf_counter()
         kind = parse(attention or self.attention)
         question_words = tokens(question)
         if not question_words:
             raise Problem("the question is empty. Ask something about the picture.")
-        if not any(word in self.words.numbers for word in question_words):
-            raise Problem(f"the model knows no word of {question[:100]!r}. Ask in the language that it was trained in.")
         length = self.model.settings.tokens
+        if not any(word in self.words.numbers for word in question_words[:length]):
+            raise NoKnownWord(question_words, self.some_words())
         numbers = self.words.encode(question, length)[None]
         prepared = self.backbone.prepare(picture[None])
         grid = grids(self.backbone, prepared, self.stages).half().float()  # rounded as stored features are
@@ -184,6 +222,8 @@ class Predictor(Pretrained):
         maps = attention_map(weights[None], looked.density, (_SIDE, _SIDE))
         quality = attention_quality(maps, torch.zeros_like(maps, dtype=torch.bool), cells)
         word_weights = self.model.look_at_words(numbers)[0]
+        # Exact on the cells of a discrete attention; pixels would cut through them.
+        half = half_area(weights[None] if looked.density is None else maps)
         return Prediction(
             question,
             ranked[0][0],
@@ -197,4 +237,7 @@ class Predictor(Pretrained):
             float(quality.support),
             time.perf_counter() - start,
             [(word, float(w)) for word, w in zip(question_words[:length], word_weights, strict=False)],
+            [self._role(word) for word in question_words[:length]],
+            question_words[length:],
+            float(half),
         )

@@ -128,7 +128,7 @@ def look_at(
 ) -> Survey:
     """Read a table of questions and answers, and hold pictures out of training.
 
-    A table with a column `split` keeps it (with the usual names, `SPLIT_SPELLINGS`). Otherwise splits are drawn by picture:
+    A table with a column `split` keeps it (with the usual names, `SPLIT_SPELLINGS`). Else splits are drawn by picture:
     all questions about a picture, and about files with the same content, are in the same split.
 
     `table`: a CSV or JSONL file, see `regard.vqa.read_questions`.

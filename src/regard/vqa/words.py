@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,10 +22,14 @@ _DELETED = str.maketrans("-/", "  ", ".,'!?\"()*#:;")
 def tokens(question: str) -> list[str]:
     """The words of a question: lower case, without punctuation, - and / as spaces.
 
+    Accented letters are composed (NFC): keyboards and file systems write the same word in two ways.
+
     >>> tokens("What's the T-shirt's colour?")
     ['whats', 'the', 't', 'shirts', 'colour']
+    >>> tokens("Ba\u0308r") == tokens("B\u00e4r")
+    True
     """
-    return question.lower().translate(_DELETED).split()
+    return unicodedata.normalize("NFC", question.lower()).translate(_DELETED).split()
 
 
 @dataclass(frozen=True)

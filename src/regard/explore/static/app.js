@@ -1,23 +1,34 @@
-// The page: its three tabs, and the link to a view.
+// The page: its three tabs, the link to a view, and the way back to earlier ones.
 import { $, read_state, say, write_state } from "./base.js";
-import { start_ask } from "./ask.js";
-import { start_playground } from "./playground.js";
-import { start_transport } from "./transport.js";
+import { restore_ask, start_ask } from "./ask.js";
+import { restore_playground, start_playground } from "./playground.js";
+import { restore_transport, start_transport } from "./transport.js";
 
 const tabs = ["ask", "playground", "transport"], started = {};
 const starters = { ask: start_ask, playground: start_playground, transport: start_transport };
+const restorers = { ask: restore_ask, playground: restore_playground, transport: restore_transport };
 
-async function open(name, focus = false) {
+const server = await (await fetch("api/state")).json();
+if (server.model) $("tab-ask").hidden = false;
+else { tabs.shift(); $("no-model").textContent = server.hint; $("no-model").hidden = false; }
+
+// The tab of the address; `restored` when the address is of an earlier view, which is then shown again.
+async function show_tab(restored) {
+  const asked = read_state().tab, name = tabs.includes(asked) ? asked : tabs[0];
   for (const tab of tabs) {
-    const chosen = tab === name, button = $("tab-" + tab);
-    button.setAttribute("aria-selected", chosen);
-    button.tabIndex = chosen ? 0 : -1;
-    $(tab).hidden = !chosen;
-    if (chosen && focus) button.focus();
+    $("tab-" + tab).setAttribute("aria-selected", tab === name);
+    $("tab-" + tab).tabIndex = tab === name ? 0 : -1;
+    $(tab).hidden = tab !== name;
   }
-  write_state({ tab: name });
   say("");
-  if (!started[name]) { started[name] = true; await starters[name](open); }
+  if (!started[name]) { started[name] = true; await starters[name](server); }
+  else if (restored) await restorers[name]();
+}
+
+function open(name, focus = false) {
+  write_state({ tab: name }, "step");
+  if (focus) $("tab-" + name).focus();
+  return show_tab(false);
 }
 
 for (const [i, tab] of tabs.entries()) {
@@ -31,8 +42,7 @@ $("share").addEventListener("click", async () => {
   try { await navigator.clipboard.writeText(location.href); say("The link to this view is copied. An uploaded picture is not part of it."); }
   catch { say("Copy the address of this page: it holds the view."); }
 });
-window.addEventListener("hashchange", () => location.reload());
+window.addEventListener("popstate", () => show_tab(true));
 
-const first = read_state().tab;
-await open(tabs.includes(first) ? first : "ask");
+await show_tab(false);
 document.documentElement.dataset.ready = "yes";

@@ -1,157 +1,179 @@
-// Ask: a picture, a question, the answer and where the model looked.
-import { $, make, numbers, percent, post, read_state, say, write_state } from "./base.js";
-import { backdrop, cells, density, highest, plain, sample, scale_bar } from "./draw.js";
+// Ask: a picture, a question, the answer and where the model looked, with one attention or several side by side.
+import { $, check, choices, kept, make, post, read_state, say, sliders, write_state } from "./base.js";
+import { show_answer, show_refusal, show_views } from "./show.js";
+import { prepare } from "./upload.js";
 
-const view = { sample: null, file: null, picture: null, attention: null, answer: null, cache: new Map() };
+const BESIDE = 3, QUESTIONS = 6;  // at most: attentions beside the first, questions that are offered
+const OPACITY = { opacity: { label: "Opacity of the colour", min: 0, max: 100, step: 5, value: 75, whole: true, unit: "percent" } };
+const view = { sample: null, upload: null, picture: null, attention: null, beside: [], replies: [], turn: 0 };
+const uploads = [], cache = new Map();
+let server, display;
 
-let labels = {};  // readable names of the attentions, from the server
-const readable = kind => labels[kind] ?? kind;
+const readable = kind => server.model.labels[kind] ?? kind;
+const sample_of = name => server.samples.find(s => s.name === name);
+const layer = () => document.querySelector("[name=layer]:checked").value;
 
-export async function start_ask(open) {
-  const state = read_state(), server = await (await fetch("api/state")).json();
-  if (!server.model) {
-    $("no-model").hidden = false;
-    $("no-model").replaceChildren(server.hint + " ", make("button", { type: "button", class: "quiet", onclick: () => open("playground", true) }, "Open the playground"));
-    $("send").disabled = true;
-  }
-  $("upload-limits").textContent = `PNG, JPEG, WebP, GIF, BMP or TIFF, up to ${server.limits.bytes / 1e6} MB and ${server.limits.pixels / 1e6} megapixels.`;
-  $("question").maxLength = server.limits.letters;
-  $("samples").append(...server.samples.map(s => make("button", {
-    type: "button", role: "radio", "aria-checked": "false", "aria-label": s.name, "data-sample": s.name, onclick: () => { choose(s); ask(); },
-  }, make("img", { src: "api/samples/" + s.name, alt: "", loading: "lazy" }))));
-  const kinds = server.model ? server.model.attentions : [];
-  if (server.model) labels = server.model.labels;
-  view.attention = kinds.includes(state.attention) ? state.attention : kinds[0];
-  $("attentions").append(...kinds.map(kind => make("button", {
-    type: "button", role: "radio", "aria-checked": String(kind === view.attention), "data-attention": kind, onclick: () => attend(kind),
-  }, readable(kind))));
-  for (const group of ["samples", "attentions"]) arrows($(group));
+export async function start_ask(told) {
+  server = told;
+  const { attentions, words } = server.model, { samples, limits } = server;
+  $("upload-note").textContent = `Photographs above ${limits.bytes / 1e6} MB or ${limits.pixels / 1e6} megapixels are shrunk here, before they are sent.`;
+  $("question").maxLength = limits.letters;
+  $("samples").hidden = !samples.length;
+  choices($("samples"), "radio", "sample", samples.map(s => ({ value: s.name, label: s.label, content: make("img", { src: "api/thumbnails/" + s.name, alt: "" }) })),
+    name => choose(sample_of(name)));
+  choices($("attentions"), "radio", "attention", attentions.map(kind => ({ value: kind, label: readable(kind) })), kind => {
+    view.attention = kind; view.beside = view.beside.filter(k => k !== kind);
+    attend();
+  });
+  choices($("beside"), "checkbox", "beside", attentions.map(kind => ({ value: kind, label: readable(kind) })), (kind, on) => {
+    view.beside = on ? [...view.beside, kind] : view.beside.filter(k => k !== kind);
+    attend();
+  });
+  $("known-title").textContent = words.length ? "Some words that this model knows:" : "";
+  $("known-words").replaceChildren(...words.map(word => make("button", { type: "button", dir: "auto", onclick: () => add_word(word) }, word)));
   $("upload").addEventListener("change", () => { const [file] = $("upload").files; if (file) upload(file); });
-  $("ask-form").addEventListener("submit", event => { event.preventDefault(); ask(); });
-  for (const radio of document.getElementsByName("layer")) radio.addEventListener("change", () => { write_state({ layer: radio.value }); show(); });
-  const layer = [...document.getElementsByName("layer")].find(r => r.value === state.layer);
-  if (layer) layer.checked = true;
-  const first = server.samples.find(s => s.name === state.sample) || server.samples[0];
-  if (first) await choose(first, state.question);
-  if (server.model && first) await ask();
+  $("ask-form").addEventListener("submit", event => { event.preventDefault(); ask("step"); });
+  for (const radio of document.getElementsByName("layer")) radio.addEventListener("change", () => { write_state({ layer: radio.value === "attention" ? "" : radio.value }, "step"); show(); });
+  $("ask-one-scale").addEventListener("change", () => { write_state({ scale: $("ask-one-scale").checked ? "" : "own" }, "step"); show(); });
+  let waiting = 0;
+  window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(() => { if (!$("ask").hidden) show(); }); });
+  await restore_ask();
 }
 
-// Arrow keys move between the choices of a group, as in a group of radio buttons.
-function arrows(group) {
-  group.addEventListener("keydown", event => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key], all = [...group.children];
-    const at = all.indexOf(document.activeElement);
-    if (step && at >= 0) { event.preventDefault(); const next = all[(at + step + all.length) % all.length]; next.focus(); next.click(); }
-  });
+// The view that the address holds, and the entry of the history for an uploaded picture.
+export async function restore_ask() {
+  const state = read_state(), kinds = server.model.attentions, sample = sample_of(state.sample);
+  view.attention = kinds.includes(state.attention) ? state.attention : kinds[0];
+  view.beside = (state.beside || "").split("~").filter(k => kinds.includes(k) && k !== view.attention).slice(0, BESIDE);
+  for (const radio of document.getElementsByName("layer")) radio.checked = radio.value === (state.layer || "attention");
+  if (!document.querySelector("[name=layer]:checked")) document.getElementsByName("layer")[0].checked = true;
+  $("ask-one-scale").checked = state.scale !== "own";
+  display = sliders($("ask-sliders"), OPACITY, show, "a.");
+  mark_attentions();
+  if (view.beside.length) $("beside-box").open = true;
+  const earlier = sample ? null : uploads[history.state?.upload];
+  if (earlier) { put_upload(history.state.upload); $("question").value = state.question || ""; await ask(); return; }
+  const first = sample || server.samples[0];
+  if (!first) { $("question").value = state.question || ""; offer(null); show(); return; }
+  await put_sample(first, state.question);
+  await ask();
+}
+
+async function choose(sample) {
+  await put_sample(sample);
+  await ask("step");
+}
+
+async function put_sample(sample, question) {
+  const turn = view.turn += 1;
+  Object.assign(view, { sample, upload: null });
+  kept.upload = null;
+  check($("samples"), [sample.name]);
+  $("upload").value = "";
+  $("question").value = question ?? sample.questions[0]?.text ?? "";
+  offer(sample);
+  let picture = null;
+  try { picture = await load("api/samples/" + sample.name); } catch (error) { say(error.message); }
+  if (turn === view.turn) { view.picture = picture; view.replies = []; }
 }
 
 function load(address) {
   return new Promise((resolve, reject) => {
     const picture = new Image();
     picture.onload = () => resolve(picture);
-    picture.onerror = () => reject(new Error("The browser cannot show this picture; the server may still read it."));
+    picture.onerror = () => reject(new Error("The picture cannot be loaded. Is the server still running?"));
     picture.src = address;
   });
 }
 
-async function choose(s, question) {
-  Object.assign(view, { sample: s.name, file: null, answer: null });
-  mark("samples", "sample", s.name);
-  $("upload").value = "";
-  $("question").value = question ?? s.questions[0] ?? "";
-  $("suggestions").replaceChildren(...s.questions.slice(0, 5).map(q => make("button", {
-    type: "button", onclick: () => { $("question").value = q; ask(); } }, q)));
-  $("questions").replaceChildren(...s.questions.map(q => make("option", { value: q })));
-  write_state({ sample: s.name, question: $("question").value });
-  view.picture = await load("api/samples/" + s.name);
-  show();
+// Questions as buttons: those about the sample, else some of all samples, then with words that the model knows.
+function offer(sample) {
+  const texts = (sample ? [sample] : server.samples).flatMap(s => s.questions.map(q => q.text));
+  $("suggestions").replaceChildren(...[...new Set(texts)].slice(0, QUESTIONS).map(text => make("button", { type: "button", dir: "auto", onclick: () => { $("question").value = text; ask("step"); } }, text)));
+  $("known").hidden = Boolean(sample) || !$("known-words").children.length;
+}
+
+function add_word(word) {
+  const question = $("question");
+  question.value = `${question.value.trim()} ${word}`.trim();
+  question.focus();
 }
 
 async function upload(file) {
-  Object.assign(view, { sample: null, file, answer: null, picture: null });
-  view.cache.clear();
-  mark("samples", "sample", null);
-  write_state({ sample: "" });
-  const address = URL.createObjectURL(file);
-  try { view.picture = await load(address); } catch { /* the server reports what is wrong with it, if anything */ }
+  const note = $("upload-note");
+  note.textContent = "Reading the picture …";
+  let ready;
+  try { ready = await prepare(file, server.limits); }
+  catch (error) { note.textContent = ""; $("upload").value = ""; say(error.message); return; }  // the view stays as it was
+  uploads.push(ready);
+  put_upload(uploads.length - 1);
+  await ask("step");
+}
+
+function put_upload(number) {
+  view.turn += 1;
+  Object.assign(view, { sample: null, upload: number, picture: uploads[number].picture, replies: [] });
+  kept.upload = number;
+  check($("samples"), []);
+  $("upload-note").textContent = uploads[number].note;
+  offer(null);
+}
+
+function mark_attentions() {
+  check($("attentions"), [view.attention]);
+  check($("beside"), view.beside);
+  for (const box of $("beside").querySelectorAll("input")) box.disabled = box.value === view.attention || (!box.checked && view.beside.length >= BESIDE);
+}
+
+function attend() {
+  mark_attentions();
+  return ask("step");
+}
+
+// Ask the question of the form, with every attention that is shown. What comes after a newer question is dropped.
+async function ask(how) {
+  const question = $("question").value.trim(), turn = view.turn += 1, kinds = [view.attention, ...view.beside], { sample, upload: number } = view;
+  write_state({ tab: "ask", sample: sample?.name ?? "", question, attention: view.attention === server.model.attentions[0] ? "" : view.attention, beside: view.beside.join("~") }, how);
+  if (!sample && number === null) { say("Choose a picture first."); return; }
+  if (!question) { view.replies = []; $("answer").hidden = $("info").hidden = true; show(); $("question").focus({ preventScroll: true }); return; }
+  $("answer").classList.add("old");
+  try {
+    const replies = await Promise.all(kinds.map(kind => answer_of(sample, number, question, kind)));
+    if (turn !== view.turn) return;
+    view.replies = replies;
+    say("");
+    show_answer(replies[0], truth_of(sample, question), readable);
+  } catch (error) {
+    if (turn !== view.turn) return;
+    view.replies = [];
+    if (error.reply?.unknown) { show_refusal(error.message, error.reply.unknown); $("known").hidden = !$("known-words").children.length; }
+    else { $("answer").hidden = $("info").hidden = true; say(error.message); }
+  }
+  $("answer").classList.remove("old");
   show();
-  await ask();
 }
 
-function mark(group, key, value) {
-  for (const button of $(group).children) button.setAttribute("aria-checked", String(button.dataset[key] === value));
-}
-
-async function attend(kind) {
-  view.attention = kind;
-  mark("attentions", "attention", kind);
-  write_state({ attention: kind });
-  await ask();
-}
-
-async function ask() {
-  const question = $("question").value.trim();
-  if (!view.attention || (!view.sample && !view.file)) return;
-  if (!question) { say("Type a question."); return; }
-  write_state({ question });
-  const key = JSON.stringify([view.sample, question, view.attention]), attention = view.attention;
+async function answer_of(sample, number, question, kind) {
+  const key = JSON.stringify([sample?.name, number, question, kind]);
+  if (cache.has(key)) return cache.get(key);
   const form = new FormData();
   form.append("question", question);
-  form.append("attention", view.attention);
-  if (view.file) form.append("picture", view.file); else form.append("sample", view.sample);
-  $("send").disabled = true;
-  try {
-    const reply = view.cache.get(key) || await post("api/ask", form);
-    if (view.cache.size > 50) view.cache.clear();
-    view.cache.set(key, reply);
-    say("");
-    if (attention === view.attention) { view.answer = reply; show_answer(); show(); }
-  } catch (error) { say(error.message); view.answer = null; $("answer").hidden = true; show(); }
-  $("send").disabled = false;
+  form.append("attention", kind);
+  if (sample) form.append("sample", sample.name); else form.append("picture", uploads[number].file, "picture");
+  const reply = await post("api/ask", form);
+  if (cache.size > 80) cache.clear();
+  cache.set(key, reply);
+  return reply;
 }
 
-function show_answer() {
-  const { data, text } = view.answer;
-  $("answer").hidden = false;
-  $("answer-text").textContent = data.answer;
-  $("answer-confidence").textContent = percent(data.confidence, 1) + " sure";
-  $("top").replaceChildren(...data.top.map(({ answer, score }) => make("li", {}, make("span", {}, answer),
-    make("meter", { min: 0, max: 1, value: score, "aria-label": answer }), make("span", {}, percent(score, 1)))));
-  const k = data.density ? data.density.components.length : null;
-  numbers($("ask-numbers"), [
-    ["attention", readable(data.attention)],
-    ...(k > 1 ? [["components", String(k)]] : []),
-    ["entropy", data.entropy.toFixed(2) + " bits"],
-    ["support area", percent(data.support_area, 1)],
-    ["model time", (1000 * data.seconds).toFixed(0) + " ms"],
-  ]);
-  const top = Math.max(1e-9, ...(data.words || []).map(w => w.weight));
-  $("words").replaceChildren(...(data.words || []).map(({ word, weight }) => {
-    const shown = make("span", { title: percent(weight, 1) }, word);
-    shown.style.setProperty("--share", (70 * weight / top).toFixed(0) + "%");
-    return shown;
-  }));
-  $("ask-json").textContent = text;
+function truth_of(sample, question) {
+  const same = text => text.trim().normalize("NFC").toLowerCase();
+  return sample?.questions.find(q => same(q.text) === same(question))?.answers ?? [];
 }
 
 function show() {
-  const canvas = $("ask-canvas"), layer = document.querySelector("[name=layer]:checked").value, { picture, answer } = view;
-  if (picture) canvas.height = Math.round(canvas.width * Math.min(2, picture.naturalHeight / picture.naturalWidth));
-  $("ask-scale").hidden = true;
-  if (!answer) { if (picture) plain(canvas, picture); else backdrop(canvas); canvas.setAttribute("aria-label", "The picture; no question asked yet"); return; }
-  const { data } = answer, count = rows => rows.length * rows[0].length;
-  if (layer === "picture" && picture) { plain(canvas, picture); canvas.setAttribute("aria-label", "The picture"); return; }
-  backdrop(canvas, picture);
-  let top;
-  if (layer === "attention" && data.density) {
-    const values = sample(data.density);
-    top = highest(values);
-    density(canvas, data.density, values, top);
-  } else {
-    const rows = layer === "effective" ? data.effective_weights : data.weights;
-    top = highest(rows) * count(rows);
-    cells(canvas, rows, highest(rows));
-  }
-  scale_bar($("ask-scale"), top);
-  canvas.setAttribute("aria-label", `${layer === "effective" ? "Effective weights" : "Where the model looked"}: ${readable(data.attention)}, entropy ${data.entropy.toFixed(2)} bits, ${percent(data.support_area)} of the picture`);
+  const nothing = !view.sample && view.upload === null;
+  $("empty").hidden = !nothing;
+  $("views").hidden = nothing;
+  if (!nothing) show_views(view.picture, view.replies, { layer: layer(), opacity: display.opacity / 100, one_scale: $("ask-one-scale").checked, readable });
 }

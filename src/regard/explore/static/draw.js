@@ -1,4 +1,5 @@
 // Drawing on canvases. Coordinates of pictures are those of the unit square: x to the right, y down.
+import { place_labels } from "./labels.js";
 
 // Twelve colours, even in lightness from dark to bright: viridis without its darkest part.
 const STOPS = ["3b528b", "33638d", "2c728e", "26828e", "21918c", "1fa088", "28ae80", "3fbc73", "5ec962", "84d44b", "addc30", "fde725"]
@@ -11,35 +12,36 @@ export function colour(share) {
 }
 const css = share => `rgb(${colour(share).join(",")})`;
 
-// The picture in dimmed grey, so that attention stands out.
+// The picture, lightly dimmed, so that attention stands out in colour; without one, a dark ground.
+const DIMMED = 0.32;
 export function backdrop(canvas, picture) {
   const g = canvas.getContext("2d"), { width, height } = canvas;
-  g.globalAlpha = 1; g.filter = "none"; g.fillStyle = "#0c0f10"; g.fillRect(0, 0, width, height);
-  if (picture) {
-    g.imageSmoothingEnabled = picture.naturalWidth > 200;
-    g.filter = "grayscale(1) brightness(0.5)"; g.drawImage(picture, 0, 0, width, height); g.filter = "none";
-  }
+  g.globalAlpha = 1; g.fillStyle = "#0c0f10"; g.fillRect(0, 0, width, height);
+  if (picture) { plain(canvas, picture); g.globalAlpha = DIMMED; g.fillRect(0, 0, width, height); g.globalAlpha = 1; }
   return g;
 }
 
 export function plain(canvas, picture) {
   const g = canvas.getContext("2d");
-  g.globalAlpha = 1; g.filter = "none"; g.imageSmoothingEnabled = picture.naturalWidth > 200;
+  g.globalAlpha = 1; g.imageSmoothingEnabled = (picture.naturalWidth ?? picture.width) > 200;
   g.drawImage(picture, 0, 0, canvas.width, canvas.height);
 }
 
 export const highest = rows => Math.max(1e-12, ...rows.flat());
 
+// How much colour covers the picture: little attention tints it, much attention hides it, as far as `opacity` lets it.
+const cover = (share, opacity) => opacity * (0.15 + 0.85 * Math.min(share, 1) ** 0.6);
+
 // Cells of a grid; those of weight zero stay transparent, those well below zero are hatched.
-export function cells(canvas, rows, top) {
+export function cells(canvas, rows, top, opacity = 0.9) {
   const g = canvas.getContext("2d"), h = canvas.height / rows.length, w = canvas.width / rows[0].length;
   rows.forEach((row, j) => row.forEach((value, i) => {
     const x = Math.round(i * w), y = Math.round(j * h), wide = Math.round((i + 1) * w) - x, high = Math.round((j + 1) * h) - y;
     if (value > 0) {
       const share = Math.sqrt(value / top);
-      g.globalAlpha = 0.3 + 0.6 * Math.min(share, 1); g.fillStyle = css(share); g.fillRect(x, y, wide, high);
+      g.globalAlpha = cover(share, opacity); g.fillStyle = css(share); g.fillRect(x, y, wide, high);
     } else if (value < -0.01 * top) {
-      g.globalAlpha = 0.5; g.strokeStyle = "#fff"; g.lineWidth = 1;
+      g.globalAlpha = 0.6 * opacity; g.strokeStyle = "#fff"; g.lineWidth = 1;
       g.beginPath(); g.moveTo(x, y + high); g.lineTo(x + wide, y); g.stroke();
     }
   }));
@@ -69,28 +71,51 @@ export function sample(density) {
   return Array.from({ length: FINE + 1 }, (_, j) => Array.from({ length: FINE + 1 }, (_, i) => pdf(i / FINE, j / FINE)));
 }
 
-// A density: colour, contour lines, the thick edge of a bounded support, and each component with its share.
-export function density(canvas, parameters, values, top) {
+// A density: colour, contour lines, the thick edge of a bounded support, and each component with its share beside it.
+export function density(canvas, parameters, values, top, opacity = 0.9) {
   const g = canvas.getContext("2d"), { width, height } = canvas;
   const layer = new OffscreenCanvas(FINE + 1, FINE + 1), on = layer.getContext("2d"), pixels = on.createImageData(FINE + 1, FINE + 1);
   values.flat().forEach((value, k) => {
     const share = Math.sqrt(value / top);
-    pixels.data.set([...colour(share), value < 1e-4 * top ? 0 : 255 * (0.15 + 0.5 * Math.min(share, 1))], 4 * k);
+    pixels.data.set([...colour(share), value < 1e-4 * top ? 0 : 255 * cover(share, opacity)], 4 * k);
   });
   on.putImageData(pixels, 0, 0);
   g.imageSmoothingEnabled = true; g.drawImage(layer, 0, 0, width, height);
+  g.globalAlpha = opacity;
   for (let level = 1; level < 8; level += 1) {
-    g.strokeStyle = css(level / 8); g.lineWidth = Math.max(1.2, width / 300);
+    g.strokeStyle = css(level / 8); g.lineWidth = Math.max(1.2, width / 400);
     contour(g, values, top * (level / 8) ** 2, width / FINE, height / FINE);
   }
+  g.globalAlpha = 1;
   const bound = edge(parameters), many = parameters.components.length > 1;
   if (bound || many) for (const c of parameters.components) ellipse(g, c, bound || 1, Boolean(bound), width, height);
-  if (many) for (const c of parameters.components) {
-    g.font = `600 ${Math.max(11, width / 26)}px system-ui`; g.textAlign = "center"; g.textBaseline = "middle";
-    g.lineWidth = 3; g.strokeStyle = "#000"; g.fillStyle = "#fff";
-    const at = [c.mean[0] * width, c.mean[1] * height], text = c.share.toFixed(2);
-    g.strokeText(text, ...at); g.fillText(text, ...at);
-  }
+  if (many) shares(canvas, parameters.components, bound || 1.15);
+}
+
+// The share of each component, beside its ellipse, with a line to its middle; those without room are left out. The boxes
+// are kept with the canvas.
+function shares(canvas, components, radius) {
+  const g = canvas.getContext("2d"), { width, height } = canvas, size = 13 * width / (canvas.clientWidth || width);
+  g.font = `600 ${size}px system-ui, sans-serif`; g.textAlign = "center"; g.textBaseline = "middle";
+  const texts = components.map(c => `${Math.round(100 * c.share)} %`);
+  const marks = components.map(({ mean: [x, y], covariance: [[a], [, c]] }, i) => ({
+    x: x * width, y: y * height, rx: radius * Math.sqrt(a) * width, ry: radius * Math.sqrt(c) * height,
+    wide: g.measureText(texts[i]).width + 0.7 * size, high: 1.4 * size,
+  }));
+  const boxes = place_labels(marks, width, height);
+  boxes.forEach((box, i) => {
+    if (!box) return;
+    g.strokeStyle = "#fffc"; g.lineWidth = Math.max(1, width / 500);
+    g.beginPath(); g.moveTo(marks[i].x, marks[i].y); g.lineTo(box.x, box.y); g.stroke();
+    g.fillStyle = "#fff"; g.beginPath(); g.arc(marks[i].x, marks[i].y, Math.max(2.5, width / 180), 0, 7); g.fill();
+  });
+  boxes.forEach((box, i) => {
+    if (!box) return;
+    g.fillStyle = "#0c0f10d9"; g.beginPath();
+    g.roundRect(box.x - box.width / 2, box.y - box.height / 2, box.width, box.height, box.height / 4); g.fill();
+    g.fillStyle = "#fff"; g.fillText(texts[i], box.x, box.y);
+  });
+  canvas.dataset.labels = JSON.stringify(boxes);
 }
 
 function ellipse(g, { mean, covariance: [[a, b], [, c]] }, radius, thick, width, height) {
@@ -124,6 +149,7 @@ export function scale_bar(place, top) {
   const bar = document.createElement("canvas"); bar.width = 140; bar.height = 10;
   const g = bar.getContext("2d");
   for (let x = 0; x < 140; x += 1) { g.fillStyle = css(x / 139); g.fillRect(x, 0, 1, 10); }
+  bar.setAttribute("aria-hidden", "true");
   place.replaceChildren("0", bar, `${+top.toPrecision(3)} × even attention`);
   place.hidden = false;
 }

@@ -1,11 +1,11 @@
 // Playground: scores on a grid as a sum of blobs, and every map and density of them, updated while they move.
 import { $, latest, make, numbers, percent, post, read_state, say, sliders, write_state } from "./base.js";
-import { backdrop, cells, density, highest, sample } from "./draw.js";
+import { backdrop, cells, density, highest, sample, scale_bar } from "./draw.js";
 
 const SLIDERS = {
   alpha: { label: "alpha of entmax", min: 1, max: 4, step: 0.05, value: 1.5 },
   gamma: { label: "gamma of TVmax", min: 0, max: 1, step: 0.01, value: 0.1 },
-  components: { label: "K components", min: 1, max: 5, step: 1, value: 2, whole: true },
+  components: { label: "K components", min: 1, max: 5, step: 1, value: 2, whole: true, unit: "components" },
   functions: { label: "basis functions along a side", min: 2, max: 16, step: 1, value: 10, whole: true },
   eps: { label: "eps of Sinkhorn", min: 0.01, max: 10, step: 0.02, value: 0.1, log: true },
   cells: { label: "cells along a side", min: 4, max: 24, step: 1, value: 14, whole: true },
@@ -16,10 +16,7 @@ const clamp = (v, low = 0, high = 1) => Math.min(Math.max(v, low), high), neat =
 let blobs, box, chosen = 0, values, result = null;
 
 export async function start_playground() {
-  from_address();
-  values = sliders($("play-sliders"), SLIDERS, () => update(), "p.");
-  $("one-scale").checked = read_state().scale === "one";
-  $("one-scale").addEventListener("change", () => { write_state({ scale: $("one-scale").checked ? "one" : "" }); paint(); });
+  $("one-scale").addEventListener("change", () => { write_state({ scale: $("one-scale").checked ? "" : "own" }, "step"); paint(); });
   $("add-blob").addEventListener("click", () => {
     if (blobs.length >= 8) { say("There can be at most eight blobs."); return; }
     blobs.push({ x: neat(0.2 + 0.6 * Math.random()), y: neat(0.2 + 0.6 * Math.random()), size: 0.08, height: 3 });
@@ -27,7 +24,16 @@ export async function start_playground() {
   });
   $("reset-play").addEventListener("click", () => { blobs = structuredClone(FIRST); box = { ...BOX }; chosen = 0; changed(true); });
   draw_a_box();
-  changed(true);
+  await restore_playground();
+}
+
+// The view that the address holds.
+export async function restore_playground() {
+  from_address();
+  values = sliders($("play-sliders"), SLIDERS, () => update(), "p.");
+  $("one-scale").checked = read_state().scale !== "own";
+  chosen = 0;
+  build_handles();
   await update();
 }
 
@@ -50,7 +56,7 @@ function changed(rebuild = false) {
   write_state({
     blobs: blobs.map(b => [b.x, b.y, b.size, b.height].join("_")).join("~"),
     box: [box.left, box.top, box.right, box.bottom].map(neat).join("_"),
-  });
+  }, rebuild ? "step" : "drag");
   if (rebuild) build_handles(); else place_handles();
   update();
 }
@@ -87,12 +93,12 @@ function place_handles() {
   const handles = $("handles").children;
   blobs.forEach((b, i) => {
     const handle = handles[i];
-    handle.style.left = percent(b.x, 2).replace(" ", ""); handle.style.top = percent(b.y, 2).replace(" ", "");
+    handle.style.left = `${100 * b.x}%`; handle.style.top = `${100 * b.y}%`;
     handle.setAttribute("aria-current", String(i === chosen));
     handle.setAttribute("aria-label", `Blob ${i + 1} at ${b.x.toFixed(2)}, ${b.y.toFixed(2)}, height ${b.height.toFixed(1)}, width ${b.size.toFixed(2)}`);
   });
   const handle = $("box-handle");
-  handle.style.left = percent(box.left, 2).replace(" ", ""); handle.style.top = percent(box.top, 2).replace(" ", "");
+  handle.style.left = `${100 * box.left}%`; handle.style.top = `${100 * box.top}%`;
   handle.setAttribute("aria-label", `Box from ${box.left.toFixed(2)}, ${box.top.toFixed(2)} to ${box.right.toFixed(2)}, ${box.bottom.toFixed(2)}; arrow keys move it, with shift they resize it`);
 }
 
@@ -146,13 +152,14 @@ function paint() {
   outline(field);
   const sampled = Object.fromEntries(Object.entries(result.panels).map(([key, p]) => [key, p.density ? sample(p.density) : p.weights.map(r => r.map(w => w * p.weights.length ** 2))]));
   const common = Math.max(...Object.values(sampled).map(highest));
+  if ($("one-scale").checked) scale_bar($("play-scale"), common); else $("play-scale").hidden = true;
   for (const [key, panel] of Object.entries(result.panels)) {
     const figure = $("panel-" + key) || new_panel(key), canvas = figure.querySelector("canvas"), top = $("one-scale").checked ? common : highest(sampled[key]);
     backdrop(canvas);
     if (panel.density) density(canvas, panel.density, sampled[key], top); else cells(canvas, sampled[key], top);
     outline(canvas);
-    figure.querySelector("h3").textContent = panel.label; canvas.setAttribute("aria-label", panel.label);
-    numbers(figure.querySelector("dl"), [["entropy", panel.entropy.toFixed(2)], ["support", percent(panel.support, 1)], ["in the box", percent(panel.mass, 1)]]);
+    figure.querySelector("h3").textContent = panel.label; canvas.setAttribute("aria-label", `${panel.label}: half of the attention lies on ${percent(panel.half, 1)}`);
+    numbers(figure.querySelector("dl"), [["half lies on", percent(panel.half, 1)], ["support", percent(panel.support, 1)], ["in the box", percent(panel.mass, 1)]]);
   }
 }
 

@@ -26,15 +26,19 @@ function random(seed) {
 }
 
 export async function start_transport() {
-  const state = read_state();
-  seed = Math.max(0, parseInt(state.seed, 10) || 0) % 10000;
-  const radios = [...document.getElementsByName("kind")];
-  for (const radio of radios) {
-    radio.checked = radio.value === (SLIDERS[state.kind] ? state.kind : "points");
-    radio.addEventListener("change", () => { write_state({ kind: radio.value, set: "" }); set_up(); });
+  for (const radio of document.getElementsByName("kind")) {
+    radio.addEventListener("change", () => { write_state({ kind: radio.value, set: "" }, "step"); set_up(); });
   }
-  $("shuffle").addEventListener("click", () => { seed = (seed + 1) % 10000; write_state({ seed, set: "" }); draw_again(); update(true); });
+  $("shuffle").addEventListener("click", () => { seed = (seed + 1) % 10000; write_state({ seed, set: "" }, "step"); draw_again(); update(true); });
   pointer();
+  await restore_transport();
+}
+
+// The view that the address holds.
+export async function restore_transport() {
+  const state = read_state(), shown = SLIDERS[state.kind] ? state.kind : "points";
+  seed = Math.max(0, parseInt(state.seed, 10) || 0) % 10000;
+  for (const radio of document.getElementsByName("kind")) radio.checked = radio.value === shown;
   await set_up();
 }
 
@@ -63,7 +67,7 @@ function draw_again() {
 }
 
 // Data changed by hand is in the URL too: all numbers in a row, the first set before the second.
-function to_address() { write_state({ set: [...x.flat(), ...y.flat()].map(v => +v.toFixed(3)).join("_") }); }
+function to_address() { write_state({ set: [...x.flat(), ...y.flat()].map(v => +v.toFixed(3)).join("_") }, "drag"); }
 function from_address() {
   const stored = (read_state().set || "").split("_").map(Number), flat = [x, y].map(s => s.flat().length);
   if (kind === "swav" || stored.length !== flat[0] + flat[1] || !stored.every(v => v >= 0 && v <= 1e6)) return;
