@@ -47,7 +47,9 @@ def compare(
         "relations", help="Defaults of the settings below: relations, small or thesis (Table 6.1)."
     ),
     test: str = typer.Option("test", help="The split to evaluate on; it must have answers."),
-    unseen: str | None = typer.Option("pairs", help="A split for the last column; ignored if missing."),
+    unseen: str | None = typer.Option(
+        "pairs", help="A split for the last column; left out if it has no questions or no features."
+    ),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
 ) -> None:
     """Train several attentions with several seeds each, and print the tables of the thesis with intervals.
@@ -62,6 +64,7 @@ def compare(
 
     from regard._problem import Problem
     from regard.vqa.compare import compare_kinds
+    from regard.vqa.features import FeatureStore
     from regard.vqa.folder import ComparisonFolder
     from regard.vqa.kinds import parse
     from regard.vqa.own import NoSplit
@@ -75,8 +78,10 @@ def compare(
             raise Problem(str(error)) from error
     if unseen:
         try:
-            read_questions(data, unseen, pictures)
+            unseen_pictures = read_questions(data, unseen, pictures).pictures
         except NoSplit:
+            unseen_pictures = {}
+        if not any(map(FeatureStore.open(features).has, unseen_pictures)):
             unseen = None
     settings = applied(preset_training(preset), changes)
     how = applied(Running(progress=False), running)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regard._problem import Problem
 from regard.training import Running
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.evaluate import Summary, evaluate_model
@@ -119,7 +120,7 @@ def compare_kinds(
 
     `out`: the folder of the comparison; finished runs in it are not trained again.
     `data`: questions, as `read_questions` takes them; all splits need answers, which is checked before training.
-    `features`: the folder of the features of all pictures.
+    `features`: the folder of the features of all pictures; a split without any is a Problem before training.
     `settings`: of every run; seed and attention are replaced.
     `kinds`: kinds of output attention, by name or value.
     `seeds`: how many; default 3.
@@ -132,8 +133,15 @@ def compare_kinds(
     `progress`: called with the share that is trained; default None.
     `pictures`: the folder of the pictures; default None, beside the questions.
     """
+    store = FeatureStore.open(features)
     for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
-        check_answers(read_questions(data, split, pictures), data, "a comparison")
+        records = read_questions(data, split, pictures)
+        check_answers(records, data, "a comparison")
+        if not any(map(store.has, records.pictures)):
+            raise Problem(
+                f"{features} has no features of {split}. Make them there with the same backbone: regard features "
+                f"{data} --split {split}"
+            )
     folder = ComparisonFolder(out)
     jobs = [
         Job(
