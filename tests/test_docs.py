@@ -13,6 +13,7 @@ import sys
 
 import pytest
 import typed
+import yaml
 from typed import ROOT, SHOWN
 
 BESIDE = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
@@ -208,3 +209,21 @@ def test_a_wrong_command_is_found(block, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Exception, match=said):
         typed.perform(block)
+
+
+def test_files_named_beside_chapters_exist():
+    table = (ROOT / "docs" / "citing.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)`", table)
+    assert len(named) > 12
+    assert [path for path in named if not (ROOT / "src" / "regard" / path).is_file()] == []
+
+
+def test_the_citation_has_what_its_format_asks_for():
+    """The keys that version 1.2.0 of the format requires; the thesis by its title."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    for reference in citation["references"]:
+        assert {"type", "title", "authors", "year"} <= reference.keys()
+        assert all(author.keys() == {"family-names", "given-names"} for author in reference["authors"])
+    thesis = next(reference for reference in citation["references"] if reference["type"] == "thesis")
+    assert thesis["title"] in (ROOT / "docs" / "citing.md").read_text()
