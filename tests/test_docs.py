@@ -10,17 +10,19 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import typed
+import yaml
+from typed import ROOT, SHOWN
 
-ROOT = Path(__file__).parent.parent
 BESIDE = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
 PAGES = [*BESIDE, *sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-SHOWN = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+# Pages whose commands begin with what those of another page have made.
+CONTINUES = {"docs/guides/sharing.md": "docs/vqa.md", "docs/explore.md": "docs/vqa.md"}
 
 
 def name_of(page):
@@ -28,12 +30,26 @@ def name_of(page):
 
 
 def examples(text):
-    """(code, what it prints or None) for each block of Python; a block of text right under it is its output."""
+    """(language, code, what it prints or None) for each block of Python and of commands.
+
+    A block of text right under it is its output.
+    """
     for block, following in itertools.pairwise([*FENCE.finditer(text), None]):
-        if block.group(2).split(" ")[0] == "python":
+        language = block.group(2).split(" ")[0]
+        if language == "python" or language in typed.LANGUAGES:
             adjacent = following is not None and not text[block.end() : following.start()].strip()
             shown = following.group(3) if adjacent and following.group(2) == "text" else None
-            yield block.group(3), shown
+            yield language, block.group(3), shown
+
+
+def python_examples(text):
+    return [(code, shown) for language, code, shown in examples(text) if language == "python"]
+
+
+def page_commands():
+    """Each command of each page."""
+    blocks = ((language, code) for page in PAGES for language, code, _ in examples(page.read_text()))
+    return [command for language, code in blocks if language != "python" for command in typed.commands(code)]
 
 
 def headings(page):
@@ -52,20 +68,53 @@ def links(page):
     return LINK.findall(re.sub(r"`[^`\n]*`", "", FENCE.sub("", text)))
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if list(examples(p.read_text()))], ids=name_of)
-def test_code_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch):
-    """The blocks of a page run one after the other, as a reader would type them, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="session")
+def folder_after(tmp_path_factory):
+    """From a page to the folder that its blocks leave, run one after the other as a reader would type them."""
+    folders = {}
+
+    def folder_of(page):
+        if page not in folders:
+            folder = tmp_path_factory.mktemp(page.stem)
+            if before := CONTINUES.get(name_of(page)):
+                shutil.copytree(folder_of(ROOT / before), folder, dirs_exist_ok=True)
+            else:
+                typed.write_stand_ins(folder)
+            follow(page, folder)
+            folders[page] = folder
+        return folders[page]
+
+    return folder_of
+
+
+def follow(page, folder):
+    """Run the blocks of a page in a folder, and compare what they print with what is shown."""
     names = {"__name__": "page"}
-    for code, shown in examples(page.read_text()):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, name_of(page), "exec"), names)
-        if shown is not None:
-            assert doctest.OutputChecker().check_output(shown, printed.getvalue(), SHOWN), printed.getvalue()
+    with contextlib.chdir(folder):
+        for language, code, shown in examples(page.read_text()):
+            printed = io.StringIO()
+            if language == "python":
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(code, name_of(page), "exec"), names)
+            else:
+                printed.write(typed.perform(code))
+            if shown is not None:
+                assert doctest.OutputChecker().check_output(shown, printed.getvalue(), SHOWN), printed.getvalue()
 
 
-@pytest.mark.parametrize("code", [code for code, _ in examples((ROOT / "README.md").read_text())])
+@pytest.mark.parametrize("page", [p for p in PAGES if list(examples(p.read_text()))], ids=name_of)
+def test_blocks_run_and_print_what_is_shown(page, folder_after):
+    """Python and commands; tests/typed.py lists the commands that are not run, and why."""
+    folder_after(page)
+
+
+@pytest.mark.parametrize("begin", typed.NOT_RUN)
+def test_what_is_not_run_is_on_a_page(begin):
+    """Else the list would hide a command that is written later."""
+    assert any(typed.NOT_RUN[begin] == command.reason for command in page_commands())
+
+
+@pytest.mark.parametrize("code", [code for code, _ in python_examples((ROOT / "README.md").read_text())])
 def test_a_block_of_the_readme_runs_alone(code, tmp_path, monkeypatch, capsys):
     """Who copies one block out of the README need not look for the imports of another."""
     monkeypatch.chdir(tmp_path)
@@ -122,7 +171,59 @@ def test_the_diff_of_a_map_applies_and_its_tests_pass(tmp_path):
 
 
 def test_the_checks_can_fail():
-    page = "```python\nprint(2)\n```\n\n```text\n2\n```\n\n```python\n3\n```\n\n# A `b` c\n"
-    assert list(examples(page)) == [("print(2)\n", "2\n"), ("3\n", None)]
+    page = "```python\nprint(2)\n```\n\n```text\n2\n```\n\n```sh\nregard maps\n```\n\n# A `b` c\n"
+    assert list(examples(page)) == [("python", "print(2)\n", "2\n"), ("sh", "regard maps\n", None)]
     assert not doctest.OutputChecker().check_output("2", "3", SHOWN)
     assert LINK.findall("![alt](a.png)") == [("!", "alt", "a.png")]
+
+
+def test_commands_are_read_as_a_shell_reads_them():
+    block = 'regard ask out/a \\\n    "What is it?" --json  # the answer\n\n# a comment\nmake test\n'
+    assert [command.words for command in typed.commands(block)] == [
+        ["regard", "ask", "out/a", "What is it?", "--json"],
+        ["make", "test"],
+    ]
+    dialogue = typed.commands('$ regard a "b"\nline\nanother\n$ regard c\n')
+    assert [(str(command), command.shown) for command in dialogue] == [
+        ("regard a b", "line\nanother\n"),
+        ("regard c", None),
+    ]
+    assert typed.commands("regard ask 'a | b; c'\n")[0].words[-1] == "a | b; c"
+    with pytest.raises(AssertionError, match="one command on a line"):
+        typed.commands("regard doctor > file.txt\n")
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ("regard ask nowhere a.png 'What?'", "nowhere has no checkpoint"),
+        ("$ regard ask nowhere a.png 'What?'\nAll is well.", "nowhere has no checkpoint"),
+        ("regard doctor --no-such-option", "No such option"),
+        ("ls", "add it to NOT_RUN"),
+        ("make no-such-target", "make no-such-target"),
+        ("python tools/peers_no", "add it to NOT_RUN"),
+        ("regard pretrain shards/ --no-such-option", "No such option"),
+    ],
+)
+def test_a_wrong_command_is_found(block, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match=said):
+        typed.perform(block)
+
+
+def test_files_named_beside_chapters_exist():
+    table = (ROOT / "docs" / "citing.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)`", table)
+    assert len(named) > 12
+    assert [path for path in named if not (ROOT / "src" / "regard" / path).is_file()] == []
+
+
+def test_the_citation_has_what_its_format_asks_for():
+    """The keys that version 1.2.0 of the format requires; the thesis by its title."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    for reference in citation["references"]:
+        assert {"type", "title", "authors", "year"} <= reference.keys()
+        assert all(author.keys() == {"family-names", "given-names"} for author in reference["authors"])
+    thesis = next(reference for reference in citation["references"] if reference["type"] == "thesis")
+    assert thesis["title"] in (ROOT / "docs" / "citing.md").read_text()

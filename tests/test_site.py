@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from tools import compare_sites, site_pages
+from tools import check_site, compare_sites, site_pages
 
 ROOT = Path(__file__).parent.parent
 PICTURE = b"not looked into"
@@ -78,6 +78,14 @@ def test_the_navigation_names_what_is_prepared(tmp_path):
     assert set(re.findall(r"[\w/-]+\.md", json.dumps(settings["nav"]))) == prepared
 
 
+@pytest.mark.parametrize(("words", "target"), check_site.SEARCHED.items())
+def test_what_people_search_for_is_on_its_page(words, target, tmp_path):
+    """`make site-check` searches the built site in a browser; here the pages themselves are looked through."""
+    site_pages.prepare(ROOT / "docs", tmp_path / "docs")
+    page = (tmp_path / "docs" / target.partition("#")[0]).with_suffix(".md").read_text()
+    assert words in " ".join(page.lower().split())
+
+
 def test_a_strict_build_is_not_silenced():
     """With --quiet, mkdocs neither shows nor counts warnings, and a broken link passes."""
     recipe = re.search(r"^docs:.*\n(\t.*\n)+", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
@@ -141,7 +149,7 @@ def test_missing_and_empty_pages_are_said(sites):
     assert f"page.html: empty in {one}" in found
 
 
-@pytest.mark.parametrize("name", ["site_pages", "compare_sites", "doctest_blocks"])
+@pytest.mark.parametrize("name", ["site_pages", "compare_sites", "check_site", "doctest_blocks"])
 def test_examples_of_the_tools_run(name, monkeypatch):
     """griffe comes with the builders, which `make test` does not install; the rewriting does not need it."""
     monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object, Object=object))

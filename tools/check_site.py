@@ -8,6 +8,7 @@ It does not depend on the site generator, so that it checks the site of each by 
 import argparse
 import functools
 import http.server
+import json
 import shutil
 import sys
 import threading
@@ -18,6 +19,20 @@ WIDTHS = {"wide": 1280, "phone": 390}
 # The focus is in an input field, or, with Zensical, in an element that contains one.
 TYPING = "['INPUT', 'DIV'].includes(document.activeElement.tagName)"
 TIMEOUT = 180_000  # milliseconds: the machine may be busy
+# What people type into the search, and the page that must be among the results.
+SEARCHED = {
+    "sparsemax": "reference/regard.html#regard.sparsemax",
+    "cuda": "guides/gpu.html",
+    "heatmap": "guides/reading.html",
+    "migrate": "guides/coming-from.html",
+    "grad-cam": "faq.html",
+    "saliency": "faq.html",
+    "flash attention": "guides/coming-from.html",
+    "timm": "guides/coming-from.html",
+    "registers": "guides/vit.html",
+    "out of memory": "guides/gpu.html",
+    "how long": "guides/presets.html",
+}
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -65,20 +80,37 @@ def problems(page: Any, address: str, site: str) -> tuple[list[str], int]:
 
 
 def searches(page: Any, site: str) -> list[str]:
-    """Problems of the site's search, which the key / opens: it must find the page of a function."""
+    """Problems of the site's search, which the key / opens: it must find the pages of SEARCHED."""
     from playwright.sync_api import TimeoutError
 
-    page.set_default_timeout(TIMEOUT)
-    page.goto(f"{site}/index.html")
-    page.wait_for_load_state("networkidle")
-    page.keyboard.press("/")
-    page.wait_for_function(TYPING)
-    page.keyboard.type("sparsemax")
-    try:
-        page.wait_for_selector("a[href*='reference/regard.html#regard.sparsemax']:visible")
-    except TimeoutError:
-        return ["the search finds no sparsemax"]
-    return []
+    missed = []
+    for words, target in SEARCHED.items():
+        page.set_default_timeout(TIMEOUT)
+        page.goto(f"{site}/index.html")
+        page.wait_for_load_state("networkidle")
+        page.keyboard.press("/")
+        page.wait_for_function(TYPING)
+        page.keyboard.type(words)
+        try:
+            page.wait_for_selector(f"a[href*='{target}']:visible", timeout=TIMEOUT / 6)
+        except TimeoutError:
+            missed.append(f"the search for {words!r} does not find {target}")
+    return missed
+
+
+def not_indexed(index: dict[str, Any]) -> list[str]:
+    """The words of SEARCHED that an index of mkdocs does not have on their page.
+
+    >>> entries = [{"location": target, "title": "", "text": words} for words, target in SEARCHED.items()]
+    >>> not_indexed({"docs": entries}), not_indexed({"docs": entries[1:]})
+    ([], ["'sparsemax' is not in the index on reference/regard.html#regard.sparsemax"])
+    """
+    texts = [(entry["location"], f"{entry['title']} {entry['text']}".lower()) for entry in index["docs"]]
+    return [
+        f"{words!r} is not in the index on {target}"
+        for words, target in SEARCHED.items()
+        if not any(place.startswith(target) and words in text for place, text in texts)
+    ]
 
 
 def main() -> None:
@@ -97,6 +129,10 @@ def main() -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=options.site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address, count, formulas = f"http://127.0.0.1:{server.server_port}", 0, 0
+    if (index := options.site / "search" / "search_index.json").is_file():  # of mkdocs; Zensical has another form
+        for problem in not_indexed(json.loads(index.read_text())):
+            count += 1
+            print(problem)
     with sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for kind, width in WIDTHS.items():

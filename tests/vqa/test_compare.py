@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from regard._problem import Problem
+from regard.cli import main
 from regard.scenes import Scenes, write_scenes
 from regard.vqa.baseline import majority, question_only
-from regard.vqa.compare import compare_kinds
+from regard.vqa.compare import Comparison, compare_kinds
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.read import read_questions
@@ -79,6 +80,25 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
     again = compare_kinds(*arguments, seeds=2, prices=(0.1,))
     assert again.accuracy == result.accuracy
     assert json.loads((tmp_path / "results.json").read_text())["accuracy"].keys() == result.accuracy.keys()
+
+
+def test_a_split_without_features_is_found_before_training(place, tmp_path, monkeypatch, capsys):
+    settings = small_training(model=small(**TINY), epochs=1, above=2)
+    some = [f"--split={name}" for name in ("train", "test")]
+    regard("features", place / "scenes", "--backbone", place / "backbone", "--out", tmp_path / "some", *some)
+    with pytest.raises(Problem, match=r"some has no features of pairs\. .*regard features .* --split pairs"):
+        compare_kinds(tmp_path / "runs", place / "scenes", tmp_path / "some", settings, ["discrete-softmax"])
+    assert not (tmp_path / "runs").exists()
+    asked = []
+    monkeypatch.setattr(
+        "regard.vqa.compare.compare_kinds", lambda *_, unseen, **__: asked.append(unseen) or Comparison()
+    )
+    monkeypatch.chdir(tmp_path)
+    for features in (tmp_path / "some", place / "features"):
+        monkeypatch.setattr(sys, "argv", ["regard", "compare", str(place / "scenes"), "--features", str(features)])
+        with pytest.raises(SystemExit):
+            main()
+    assert asked == [None, "pairs"]
 
 
 def _keeps(job):

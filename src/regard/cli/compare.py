@@ -59,7 +59,9 @@ def compare(
         "test", help="The split to evaluate on; it must have answers.", autocompletion=among(SPLIT_NAMES)
     ),
     unseen: str | None = typer.Option(
-        "pairs", help="A split for the last column; ignored if missing.", autocompletion=among(SPLIT_NAMES)
+        "pairs",
+        help="A split for the last column; left out if it has no questions or no features.",
+        autocompletion=among(SPLIT_NAMES),
     ),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
 ) -> None:
@@ -75,6 +77,7 @@ def compare(
     from regard._problem import Problem
     from regard.training._progress import Progress
     from regard.vqa.compare import compare_kinds
+    from regard.vqa.features import FeatureStore
     from regard.vqa.folder import ComparisonFolder
     from regard.vqa.kinds import parse
     from regard.vqa.masks import check_folder
@@ -90,8 +93,10 @@ def compare(
             raise Problem(str(error)) from error
     if unseen:
         try:
-            read_questions(data, unseen, pictures)
+            unseen_pictures = read_questions(data, unseen, pictures).pictures
         except NoSplit:
+            unseen_pictures = {}
+        if not any(map(FeatureStore.open(features).has, unseen_pictures)):
             unseen = None
     settings = applied(preset_training(preset), changes)
     how = applied(Running(progress=False), running)

@@ -11,6 +11,7 @@ from typing import Any
 
 from regard._files import disk_in_words
 from regard._lock import writing_to
+from regard._problem import Problem
 from regard.training import Running
 from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import answer_baselines
@@ -168,7 +169,7 @@ def compare_kinds(
 
     `out`: the folder of the comparison; finished runs in it are not trained again.
     `data`: questions, as `read_questions` takes them; all splits need answers, which is checked before training.
-    `features`: the folder of the features of all pictures.
+    `features`: the folder of the features of all pictures; a split without any is a Problem before training.
     `settings`: of every run; seed and attention are replaced.
     `kinds`: kinds of output attention, by name or value.
     `seeds`: how many; default 3.
@@ -182,8 +183,15 @@ def compare_kinds(
     `pictures`: the folder of the pictures; default None, beside the questions.
     `regions`: the folder of the masks, as `read_questions` takes it; default None.
     """
+    store = FeatureStore.open(features)
     for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
-        check_answers(read_questions(data, split, pictures), data, "a comparison")
+        records = read_questions(data, split, pictures)
+        check_answers(records, data, "a comparison")
+        if not any(map(store.has, records.pictures)):
+            raise Problem(
+                f"{features} has no features of {split}. Make them there with the same backbone: regard features "
+                f"{data} --split {split}"
+            )
     folder = ComparisonFolder(out)
     jobs = [
         Job(
