@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.vqa.plan import FEWEST, MOST, STEPS, TrainingPlan
+from regard.vqa.plan import FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS, TrainingPlan
 from regard.vqa.settings import TrainSettings, small_training
 
 
@@ -11,10 +11,10 @@ from regard.vqa.settings import TrainSettings, small_training
 def test_epochs_by_the_data_give_about_the_same_number_of_steps(questions, per_picture):
     samples = -(-questions // per_picture)
     plan = TrainingPlan.of(small_training(), questions, samples)
-    assert FEWEST <= plan.epochs <= MOST
+    assert FEWEST_EPOCHS <= plan.epochs <= MOST_EPOCHS
     assert plan.steps == plan.epochs * plan.per_epoch
-    if FEWEST < plan.epochs < MOST:
-        assert STEPS <= plan.steps < STEPS + plan.per_epoch
+    if FEWEST_EPOCHS < plan.epochs < MOST_EPOCHS:
+        assert ENOUGH_STEPS <= plan.steps < ENOUGH_STEPS + plan.per_epoch
     assert plan.per_epoch >= 1
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from regard._problem import Problem
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.records import Record, Records
-from regard.vqa.samples import PICTURES, SIDE, keep_samples, read_samples
+from regard.vqa.samples import SAMPLE_PICTURES, SAMPLE_SIDE, keep_samples, read_samples
 
 
 def _records(folder: Path, count: int, side: int = 32) -> Records:
@@ -29,13 +29,13 @@ def test_samples_come_back_as_they_were_and_show_every_kind_of_question(tmp_path
     folder = AnsweringFolder(tmp_path / "run")
     samples = keep_samples(folder, records)
     assert samples == read_samples(folder)
-    assert len(samples) == PICTURES
+    assert len(samples) == SAMPLE_PICTURES
     kept = [record for sample in samples for record in sample.records]
     assert {record.question_type for record in kept} == {"what", "count"}
     assert all(record in records.records for record in kept)
     for sample in samples:
         with Image.open(sample.picture) as image:
-            assert image.size == (SIDE, SIDE // 2)
+            assert image.size == (SAMPLE_SIDE, SAMPLE_SIDE // 2)
 
 
 def test_new_samples_replace_old_ones_and_broken_pictures_are_passed_over(tmp_path):

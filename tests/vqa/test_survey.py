@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from regard._problem import Problem
 from regard.vqa.read import read_questions
-from regard.vqa.survey import SPLITS, _draw, look_at
+from regard.vqa.survey import TABLE_SPLITS, _draw, look_at
 
 
 def write_table(folder, rows, columns=("Image", "Question", "Label"), delimiter=";", name="questions.csv"):
@@ -39,7 +39,7 @@ def test_splits_are_drawn_by_picture_and_are_the_same_again(data):
     folder, table = data
     survey = look_at(table, folder)
     assert survey.drawn
-    parts = {split: set(survey.split(split).pictures) for split in SPLITS}
+    parts = {split: set(survey.split(split).pictures) for split in TABLE_SPLITS}
     assert {split: len(names) for split, names in parts.items()} == {"train": 14, "val": 2, "test": 4}
     assert not parts["train"] & parts["test"]
     assert not parts["val"] & (parts["train"] | parts["test"])
@@ -70,7 +70,7 @@ def test_the_written_file_has_the_same_splits_in_every_command(data, tmp_path):
     folder, table = data
     survey = look_at(table, folder)
     survey.write(tmp_path / "stored.jsonl")
-    for split in SPLITS:
+    for split in TABLE_SPLITS:
         stored = read_questions(tmp_path / "stored.jsonl", split, folder)
         assert [(r.id, r.question, r.answers) for r in stored.records] == [
             (r.id, r.question, r.answers) for r in survey.split(split).records
@@ -169,7 +169,7 @@ def test_jsonl_with_several_answers(tmp_path):
 )
 def test_every_split_has_pictures_and_the_shares_are_kept(count, val, test, seed):
     splits = list(_draw([f"{i}" for i in range(count)], val, test, seed).values())
-    sizes = {split: splits.count(split) for split in SPLITS}
+    sizes = {split: splits.count(split) for split in TABLE_SPLITS}
     assert sum(sizes.values()) == count
     assert min(sizes.values()) >= 1
     if count >= 20:

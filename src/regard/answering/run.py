@@ -36,7 +36,7 @@ _TIMED = 4  # pictures that the backbone is timed on
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweringOutcome:
     """The result: the folder of the run, its summary on held-out pictures, the report, and the seconds it took."""
 
     folder: AnsweringFolder
@@ -57,7 +57,7 @@ def answer_questions(
     test: float = 0.2,
     running: Running | None = None,
     say: Callable[[str], None] = print,
-) -> Answered:
+) -> AnsweringOutcome:
     """Train a model on a table of questions about pictures, evaluate it on pictures held out, and write a report.
 
     The table is checked and its pictures split before anything is written; the same splits are used when it is run
@@ -113,7 +113,7 @@ def answer_questions(
     )
     keep_summary(folder, summary, evaluation)
     report = write_run_report(folder.path, folder.report)
-    return Answered(folder, summary, report, time.monotonic() - start)
+    return AnsweringOutcome(folder, summary, report, time.monotonic() - start)
 
 
 def _source(survey: Survey, pictures: Path, choice: BackboneChoice) -> DataSource:

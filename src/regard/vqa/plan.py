@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from regard.vqa.settings import TrainSettings
 
-STEPS = 3000  # updates that the small model needs, when the number of epochs is chosen by the data
-FEWEST, MOST = 2, 40  # epochs that are chosen
+ENOUGH_STEPS = 3000  # updates that the small model needs, when the number of epochs is chosen by the data
+FEWEST_EPOCHS, MOST_EPOCHS = 2, 40  # epochs that are chosen
 FEW_QUESTIONS, FEW_STEPS = 300, 300  # fewer than these are said to be too few
 
 
@@ -35,7 +35,7 @@ class TrainingPlan:
         """The plan for so many questions and samples; epochs by the data if the settings have none."""
         batch = max(1, round(settings.batch * samples / questions))
         per_epoch = max(1, samples // min(batch * settings.accumulate, samples))
-        epochs = settings.epochs or min(max(math.ceil(STEPS / per_epoch), FEWEST), MOST)
+        epochs = settings.epochs or min(max(math.ceil(ENOUGH_STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
         return cls(questions, epochs, per_epoch, batch)
 
     @property

@@ -18,7 +18,11 @@ from regard.pictures import read
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.records import Record, Records
 
-PICTURES, QUESTIONS, SIDE = 12, 6, 640  # at most: pictures, questions per picture, pixels of the longer side
+SAMPLE_PICTURES, SAMPLE_QUESTIONS, SAMPLE_SIDE = (
+    12,
+    6,
+    640,
+)  # at most: pictures, questions per picture, pixels of the longer side
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,9 @@ class Sample:
     records: tuple[Record, ...]
 
 
-def keep_samples(folder: AnsweringFolder, records: Records, *, pictures: int = PICTURES, seed: int = 0) -> list[Sample]:
+def keep_samples(
+    folder: AnsweringFolder, records: Records, *, pictures: int = SAMPLE_PICTURES, seed: int = 0
+) -> list[Sample]:
     """Copy some pictures of held-out records into a run, with their questions, in place of earlier ones.
 
     Pictures are chosen at random, but in turn from each question type and answer, so that a few show them all. They
@@ -57,10 +63,10 @@ def keep_samples(folder: AnsweringFolder, records: Records, *, pictures: int = P
         except (Problem, KeyError):
             continue
         image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
-        image.thumbnail((SIDE, SIDE))
+        image.thumbnail((SAMPLE_SIDE, SAMPLE_SIDE))
         file = f"{len(entries)}.jpg"
         image.save(beside / file, quality=88)
-        own = [asdict(record) for record in records.records if record.picture == name][:QUESTIONS]
+        own = [asdict(record) for record in records.records if record.picture == name][:SAMPLE_QUESTIONS]
         entries.append({"name": name, "file": file, "records": own})
     with replacing(beside / _INDEX) as index:
         index.write_text(

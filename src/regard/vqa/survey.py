@@ -88,7 +88,8 @@ class Survey:
         ]
         how = "drawn by picture" if self.drawn else "by the table's column"
         sizes = (
-            f"{part.name} {len(part)} questions about {len(part.pictures)} pictures" for part in map(self.split, SPLITS)
+            f"{part.name} {len(part)} questions about {len(part.pictures)} pictures"
+            for part in map(self.split, TABLE_SPLITS)
         )
         lines.append(f"splits, {how}: {'; '.join(sizes)}")
         if self.copies:
@@ -120,7 +121,7 @@ class Survey:
         return row | {name: value for name, value in others.items() if value} | {"split": self.splits[record.id]}
 
 
-SPLITS = tuple(SPLIT_SPELLINGS)
+TABLE_SPLITS = tuple(SPLIT_SPELLINGS)
 
 
 def look_at(
@@ -224,8 +225,8 @@ def _read_splits(path: Path, records: Records, written: dict[int | str, str]) ->
             unknown[name] += 1
     if unknown:
         listed = ", ".join(f"{name} ({count} rows)" for name, count in unknown.items())
-        raise Problem(f"{path} has splits that are not known: {listed}. Name them {', '.join(SPLITS)}.")
-    missing = [split for split in SPLITS if split not in splits.values()]
+        raise Problem(f"{path} has splits that are not known: {listed}. Name them {', '.join(TABLE_SPLITS)}.")
+    missing = [split for split in TABLE_SPLITS if split not in splits.values()]
     if TRAIN in missing or len(missing) > 1:
         there = _listed(splits.values()) or "none"
         raise Problem(
