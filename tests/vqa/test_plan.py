@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.vqa.plan import FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS, TrainingPlan
+from regard.vqa.plan import ENOUGH_STEPS, FEWEST_EPOCHS, MOST_EPOCHS, TrainingPlan
 from regard.vqa.settings import TrainSettings, small_training
 
 
