@@ -47,7 +47,7 @@ FLAGS = {
         *("validation", *RUNNING, *MODEL, *TRAINING),
     ],
     "compare": [
-        *("attention", "features", "out", "pictures", "preset", "seeds", "test", "unseen", "workers"),
+        *("attention", "features", "out", "pictures", "preset", "regions", "seeds", "test", "unseen", "workers"),
         *("accelerator", "checkpoint-every", "log-every", "precision"),
         *(*MODEL, *TRAINING),
     ],

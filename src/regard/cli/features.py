@@ -38,6 +38,7 @@ def features(
         regard features out/scenes --backbone out/swav --stages
         regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/features
     """
+    from regard.pictures import squeezed
     from regard.vqa.features import kept_backbone, make_features
     from regard.vqa.own import NoSplit, read_own
     from regard.vqa.read import read_questions
@@ -53,6 +54,8 @@ def features(
                 if data.is_file():
                     raise
                 typer.echo(f"{name}: not there")
+    if warning := squeezed(files.values()):
+        typer.echo(f"Warning: {warning}", err=True)
     network, stored = kept_backbone(out / "backbone", backbone, size, seed)
 
     def progress(done: int, total: int) -> None:
