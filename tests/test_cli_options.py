@@ -31,7 +31,7 @@ RUNNING = words(
 MODEL = words(
     """affinity basis before coordinates dropout feed-forward flat fused guided-first heads layers map neighbours
     no-coordinates no-guided-first no-neighbours no-norm-first no-unbiased-norm no-whiten norm-first tokens
-    unbiased-norm whiten width words"""
+    unbiased-norm whiten whiten-width width words"""
 )
 TRAINING = words("above accumulate batch clip epochs glove grouped lr optimizer schedule single")
 VIEWS = words("blur blur-sigma flip grey jitter jitter-p local local-scale local-size ratio scale size tries window")
@@ -47,7 +47,7 @@ FLAGS = {
         *("validation", *RUNNING, *MODEL, *TRAINING),
     ],
     "compare": [
-        *("attention", "features", "out", "pictures", "preset", "seeds", "test", "unseen", "workers"),
+        *("attention", "features", "out", "pictures", "preset", "regions", "seeds", "test", "unseen", "workers"),
         *("accelerator", "checkpoint-every", "log-every", "precision"),
         *(*MODEL, *TRAINING),
     ],

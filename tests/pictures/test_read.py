@@ -96,3 +96,15 @@ def test_what_is_no_picture(tmp_path):
 def test_a_picture_that_claims_to_be_huge():
     with pytest.raises(Problem, match="more than 99"):
         read(saved(Image.new("L", (10, 10))), max_pixels=99)
+
+
+def test_a_picture_that_is_squeezed_is_worth_a_warning(tmp_path):
+    from regard.pictures import squeezed
+
+    for name, size in (("square.png", (8, 8)), ("wide.png", (31, 10)), ("tall.jpg", (9, 90)), ("three.png", (30, 10))):
+        Image.new("RGB", size).save(tmp_path / name)
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    warning = squeezed(sorted(tmp_path.iterdir()))
+    assert warning.startswith("2 of 5 pictures are squeezed")
+    assert "beyond 3:1, at worst 9 x 90 (tall.jpg)" in warning
+    assert squeezed([tmp_path / "square.png", tmp_path / "bad.png"]) is None

@@ -15,11 +15,14 @@ import torch
 from regard._problem import Problem
 from regard.cli import main
 from regard.scenes import Scenes, write_scenes
+from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.compare import Comparison, compare_kinds
+from regard.vqa.evaluate import Summary
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.read import read_questions
+from regard.vqa.results import MEASURES
 from regard.vqa.settings import small, small_training
 from regard.vqa.tables import cell, interval, table
 
@@ -70,6 +73,10 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
         compare_kinds(*arguments[:2], other, settings, kinds, seeds=2, prices=(0.1,))
     rows = ["discrete-softmax", "continuous-softmax", "test-MCA, lambda 0.1", "question only", "majority"]
     assert list(result.accuracy) == rows
+    assert list(result.quality) == [*rows[:3], "even spread", "centred blob"]
+    assert result.quality["even spread"]["one region"]["mass"] == pytest.approx(
+        result.quality["even spread"]["one region"]["area"], abs=1e-5
+    )
     assert len(result.accuracy["discrete-softmax"]["overall"]) == 2
     assert len(result.accuracy["discrete-softmax"]["unseen pairs"]) == 2
     assert sum(v[0] for v in result.components["test-MCA, lambda 0.1"].values()) == pytest.approx(100)
@@ -174,3 +181,21 @@ def test_intervals():
     assert math.isnan(interval([1.0])[1])
     assert cell([math.nan]) == "-"
     assert table("T", {"a": {"x": "1"}}).splitlines() == ["T", "     x", "a    1"]
+
+
+def test_types_may_have_any_name():
+    """The data's own types: none, those of other columns, one name for answers and for questions."""
+    accuracy = Accuracy(50.0, {"overall": 10.0, "colour": 20.0}, {"colour": 30.0, "several": 40.0, "": 60.0}, {}, {})
+    comparison = Comparison()
+    comparison.add("mine", Summary(accuracy, {"several": dict.fromkeys(MEASURES, 0.5)}, {}))
+    # Nor is the number of regions taken for the family of the same name: there is no table of masses by family.
+    answers, families, several = comparison.tables().split("\n\n")
+    assert answers.splitlines()[1].split() == ["colour", "type", "overall", "overall"]
+    assert answers.splitlines()[2].split() == ["mine", "20.0", "10.0", "50.0"]
+    assert families.splitlines()[1].split() == ["colour", "several", "no", "type"]
+    assert families.splitlines()[2].split() == ["mine", "30.0", "40.0", "60.0"]
+    assert "several" in several
+    assert "0.500" in several
+    nameless = Comparison()
+    nameless.add("mine", Summary(Accuracy(50.0, {"breed": 50.0}, {"": 50.0}, {}, {}), {}, {}))
+    assert "family" not in nameless.tables()

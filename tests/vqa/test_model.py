@@ -108,6 +108,24 @@ def test_white_features():
     assert white[:, 5].abs().max() < 1e-3
 
 
+@pytest.mark.parametrize(("width", "white"), [(None, True), (12, True), (11, False)])
+def test_wide_features_are_only_scaled(width, white):
+    model = tiny(whiten=True, whiten_width=width)
+    sample = torch.randn(300, 4, 4, 12) + 3 * torch.randn(300, 4, 4, 1)
+    model.standardise(sample)
+    assert model.whitens is white
+    assert model.feature_scale.shape == ((12, 12) if white else (12,))
+    if not white:
+        assert torch.equal(model.feature_scale, standardised_apart(sample))
+    assert model(sample[:2], torch.ones(2, 3, dtype=torch.int64)).scores.isfinite().all()
+
+
+def standardised_apart(sample):
+    model = tiny(whiten=False)
+    model.standardise(sample)
+    return model.feature_scale
+
+
 def test_a_cell_sees_its_neighbours_and_no_further():
     model = tiny(coordinates=False, neighbours=True)
     features = torch.randn(1, 16, 12, requires_grad=True)

@@ -175,3 +175,20 @@ def test_glove(tmp_path):
 def test_results_for_the_server(tmp_path):
     path = write_results(tmp_path / "results.json", [(1, "yes"), (2, "no")])
     assert json.loads(path.read_text()) == [{"question_id": 1, "answer": "yes"}, {"question_id": 2, "answer": "no"}]
+
+
+def test_entries_that_are_no_records_are_named(tmp_path):
+    """Whatever stands in the lists of a VQA file, and any string is a type."""
+    picture(tmp_path / "train2014" / "COCO_train2014_000000000009.jpg")
+    good = {"image_id": 9, "question": "What?", "question_id": 90}
+    odd = [7, None, "text", [], {"image_id": [1], "question": "What?", "question_id": 1}, good | {"question_id": [2]}]
+    answered = {"question_id": 90, "answers": ["red", {"answer": "red"}, {"no": "answer"}, None, ["x"], 3]}
+    more = {"answer_type": "breed of dog", "question_type": None, "regions": None}
+    vqa(tmp_path, [*odd, good], [5, None, {"answers": []}, {"question_id": [1]}, answered | more])
+    read = read_questions(tmp_path, "train")
+    assert read.records == [Record(90, "COCO_train2014_000000000009", "What?", ("red", "red", "3"), "breed of dog", "")]
+    said = str(read.skipped)
+    assert "Skipped: 6 question that is not whole" in said
+    assert "Skipped: 4 annotation that is not whole" in said
+    vqa(tmp_path, [good], [answered | {"answers": "red"}])
+    assert read_questions(tmp_path, "train").records[0].answers == ()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -129,6 +130,28 @@ def test_evaluated_on_every_split(place, tmp_path):
     assert "mixture-selected" in said
     results = json.loads((tmp_path / "numbers" / "val_results.json").read_text())
     assert len(results) == len(read_questions(place / "scenes", "val"))
+    # Every score has something to be compared with: in the tables, in the numbers, and on the card.
+    for row in ("question only", "majority", "even spread", "centred blob"):
+        assert re.search(rf"^{row} +\d", said, re.MULTILINE)
+    numbers = Results.read(tmp_path / "numbers")
+    assert numbers.splits["val"]["even spread"]["overall"] is None
+    assert numbers.splits["val"]["majority"]["quality"] == {}
+    assert numbers.splits["val"]["even spread"]["quality"]["all"]["entropy"] == pytest.approx(0, abs=1e-5)
+    assert numbers.metrics("discrete-softmax").keys() == {"val"}
+    accuracies, qualities = numbers.sections("discrete-softmax")[0].text.split("Where it looked")
+    assert "majority" in accuracies
+    assert "majority" not in qualities
+    assert "centred blob" in qualities
+    assert "centred blob" not in accuracies
+    lines = []
+    evaluate_run(tmp_path / "run", place / "scenes", ["continuous-softmax"], progress=lines.append)
+    assert [line.split(":")[0] for line in lines] == [
+        "val, discrete-softmax",
+        "val, continuous-softmax",
+        "val, mixture-selected",
+    ]
+    assert "(0 %)" in lines[0]
+    assert re.search(r"\(66 %, about .* left\)", lines[2])
     # Pictures that the stored features do not hold: features are made.
     picture = next(iter(read_questions(place / "scenes", "val").pictures.values()))
     shutil.copy(picture, tmp_path / "new.png")

@@ -62,7 +62,7 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
     """k-NN and linear probe."""
     from regard._files import replacing
     from regard.backbones import load_backbone
-    from regard.pictures import Pictures, open_pictures
+    from regard.pictures import Files, Pictures, open_pictures, squeezed
     from regard.swav import digits, evaluate_backbone
 
     train: Pictures
@@ -72,6 +72,9 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
         typer.echo("No data given: scikit-learn's digits.")
     else:
         train, held_out = open_pictures(data), None if test is None else open_pictures(test)
+        files = [path for source in (train, held_out) if isinstance(source, Files) for path in source.paths]
+        if warning := squeezed(files):
+            typer.echo(f"Warning: {warning}", err=True)
     evaluation = evaluate_backbone(load_backbone(model), train, held_out)
     typer.echo(evaluation.table())
     if out is not None:

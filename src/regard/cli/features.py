@@ -51,6 +51,7 @@ def features(
         regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/features
     """
     from regard._lock import writing_to
+    from regard.pictures import squeezed
     from regard.training._progress import Progress
     from regard.vqa.features import check_pictures, is_untrained, kept_backbone, make_features
     from regard.vqa.own import NoSplit, read_own
@@ -68,6 +69,8 @@ def features(
                     raise
                 typer.echo(f"{name}: not there")
     check_pictures(files, out)  # before anything is written
+    if warning := squeezed(files.values()):
+        typer.echo(f"Warning: {warning}", err=True)
     shown: list[Progress] = []  # one, from the first batch on, when it is known how many pictures there are to do
 
     def progress(done: int, total: int) -> None:

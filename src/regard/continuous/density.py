@@ -114,7 +114,8 @@ class Density(ABC):
         """
         y, x = ((torch.arange(n, device=self.mean.device) + 0.5) / n for n in (height, width))
         points = torch.cartesian_prod(y, x).flip(-1)
-        return self.pdf(points.float()).unflatten(-1, (height, width))
+        grid: Tensor = self.pdf(points.float()).unflatten(-1, (height, width))
+        return grid
 
     def _repr_png_(self) -> bytes | None:
         """The picture that a notebook shows, or None without matplotlib.

@@ -8,6 +8,7 @@
 A source decodes a picture when it is indexed. Training uses `take`, so that a broken file is skipped and reported.
 """
 
+from regard.pictures._aspect import squeezed
 from regard.pictures._read import MAX_PIXELS, read
 from regard.pictures._sources import Arrays, Files, Pictures, Taken, as_pictures, open_pictures, square, take
 from regard.pictures._stored import SavedDataset, Tars
@@ -24,5 +25,6 @@ __all__ = [
     "open_pictures",
     "read",
     "square",
+    "squeezed",
     "take",
 ]

@@ -111,7 +111,8 @@ class Comparison:
                 name: {_header(f): cell(strata[f]["mass"], 2) for f in families if f in strata.keys() - set(STRATA)}
                 for name, strata in self.quality.items()
             }
-            parts.append(table("Attention mass inside the region, by family of questions", masses))
+            if any(masses.values()):
+                parts.append(table("Attention mass inside the region, by family of questions", masses))
         if self.components:
             chosen = {name: {k: cell(v) for k, v in row.items()} for name, row in self.components.items()}
             parts.append(table("Components, in percent of the questions", chosen))

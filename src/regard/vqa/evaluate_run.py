@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regard._problem import Problem
+from regard.pictures import squeezed
 from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import answer_baselines
 from regard.vqa.blind import blind_quality
@@ -168,5 +169,7 @@ def _store_for(run: Run, records: Records, steps: _Steps) -> FeatureStore:
             return store
     pictures = {name: path for name, path in records.pictures.items() if name in needed}
     place = run.folder.own_features(records.name)
+    if warning := squeezed(pictures.values()):
+        steps.say(f"Warning: {warning}")
     steps.say(f"{records.name}: features of {len(pictures)} pictures, into {place}")
     return make_features(place, pictures, run.load_backbone(), stages=run.features.stages)[0]

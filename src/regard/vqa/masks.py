@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,15 @@ from regard.vqa.records import Skipped
 class Masks:
     """Masks by the names that records give them: `found` has their paths, `named` looks for those of a question."""
 
-    def __init__(self, *folders: Path, by_name: bool = False) -> None:
+    def __init__(self, *folders: Path, by_name: bool = False, objects: Mapping[str, Path] | None = None) -> None:
         """Look in folders.
 
         `folders`: to look in, in this order.
         `by_name`: whether a question that names no mask has the one in the first folder that is called as its picture.
+        `objects`: pictures of object numbers, by picture; default None, a number is the name of a mask.
         """
-        self.folders, self.by_name = folders, by_name
+        self.folders, self.by_name, self.objects = folders, by_name, objects
         self.found: dict[str, Path] = {}
-        self.objects: dict[str, Path] = {}  # pictures of object numbers, by picture
         self._missing: set[str] = set()
 
     def named(self, value: Any, picture: str, where: str, skipped: Skipped) -> tuple[int | str, ...] | None:
@@ -36,7 +37,7 @@ class Masks:
             return self._like(picture, skipped) if self.by_name else None
         regions: list[int | str] = []
         for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, int) and not isinstance(one, bool) and self.objects:
+            if isinstance(one, int) and self.objects is not None:
                 if picture not in self.objects:
                     skipped.add("region without a mask", f"{where}: no picture of the objects in {picture}")
                     return None

@@ -53,8 +53,8 @@ class MCAN(Pretrained, nn.Module):
     `save_pretrained`, `from_pretrained` and `push_to_hub` are for the network alone; `regard.vqa.Predictor` has them
     for the network with its words, answers and backbone. Both load the folder of a run too.
 
-    `feature_mean` and `feature_scale` standardise the features, channel by channel, or, if `settings.whiten`, all
-    channels at once; `standardise` sets them.
+    `feature_mean` and `feature_scale` standardise the features, channel by channel, or, if `whitens`, all channels at
+    once: with `settings.whiten`, for features of at most `settings.whiten_width` channels. `standardise` sets them.
 
     >>> from regard.vqa.settings import small
     >>> model = MCAN(small(), vocabulary=50, answers=7, cells=(4, 4), features=32)
@@ -80,13 +80,14 @@ class MCAN(Pretrained, nn.Module):
         """
         super().__init__()
         self.settings, self.cells = settings, cells
+        self.whitens = settings.whiten and features <= (settings.whiten_width or features)
         s, d = settings, settings.width
         self.embedding = nn.Embedding(vocabulary, s.words, padding_idx=0)
         self.lstm = nn.LSTM(s.words, d, batch_first=True)
         place = coordinates(*cells) if s.coordinates else torch.zeros(cells[0] * cells[1], 0)
         self.register_buffer("place", place, persistent=False)
         self.register_buffer("feature_mean", torch.zeros(features))
-        self.register_buffer("feature_scale", torch.eye(features) if s.whiten else torch.ones(features))
+        self.register_buffer("feature_scale", torch.eye(features) if self.whitens else torch.ones(features))
         self.cell = Neighbours(features, d, cells) if s.neighbours else nn.Linear(features, d)
         # Coordinates have their own layer, initialised at unit scale: among many features they would have no weight.
         self.here = nn.Linear(place.shape[-1], d, bias=False) if s.coordinates else None
@@ -143,7 +144,7 @@ class MCAN(Pretrained, nn.Module):
             expected = f"{self.cells[0]} x {self.cells[1]} cells"
             _check.complain("features", f"shape {tuple(features.shape)}", expected, "Make features of the same grid.")
         x = x - self.feature_mean
-        x = x @ self.feature_scale if self.settings.whiten else x * self.feature_scale
+        x = x @ self.feature_scale if self.whitens else x * self.feature_scale
         present = missing = None
         if cell_mask is not None:
             present = _mask_of_cells(cell_mask, x)
@@ -196,11 +197,11 @@ class MCAN(Pretrained, nn.Module):
         variance = torch.zeros_like(self.feature_scale, dtype=torch.float64)
         for part in rows.split(_PART):
             centred = part.double() - mean
-            variance += centred.T @ centred if self.settings.whiten else centred.square().sum(0)
+            variance += centred.T @ centred if self.whitens else centred.square().sum(0)
         variance /= max(1, len(rows) - 1)
         self.feature_mean.copy_(mean)
-        scale = 1 / (variance.diagonal() if self.settings.whiten else variance).sqrt().clamp_min(1e-3)
-        self.feature_scale.copy_(whitening(variance, scale) if self.settings.whiten else scale)
+        scale = 1 / (variance.diagonal() if self.whitens else variance).sqrt().clamp_min(1e-3)
+        self.feature_scale.copy_(whitening(variance, scale) if self.whitens else scale)
 
     def card(self, name: str, *, license: str | None = None) -> Card:
         """The model card of this network; `name` is the folder or repository that it is loaded from."""

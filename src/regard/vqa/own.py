@@ -38,7 +38,7 @@ def read_own(
     folder = Path(pictures) if pictures else path.parent
     skipped, records, paths = Skipped(), [], {}
     ids: set[int | str] = set()
-    masks = Masks(*filter(None, [Path(regions) if regions else None, folder, path.parent]), by_name=bool(regions))
+    masks = Masks(*([Path(regions)] if regions else []), folder, path.parent, by_name=bool(regions))
     rows = read_rows(path)
     sizes = _split_sizes(rows)
     _check_split(path, split, sizes)

@@ -94,8 +94,8 @@ def read_vqa(
     annotations = _annotations(annotation_file, content["questions"], skipped) if annotation_file else {}
     numbered = Path(regions) if regions else place / "objects"
     objects = {p.stem: p for p in _pictures_in(numbered, subtype)}
-    masks = Masks(*filter(None, [Path(regions) if regions else None, place, folder]), by_name=bool(regions))
-    masks.objects = objects
+    folders = [Path(regions)] if regions else []
+    masks = Masks(*folders, place, folder, by_name=bool(regions), objects=objects)
     records = []
     for q in content["questions"]:
         try:

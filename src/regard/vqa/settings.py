@@ -48,6 +48,9 @@ class ModelSettings:
     coordinates: bool = setting("Add coordinates to the cells; the original does not.", True)
     neighbours: bool = setting("Compute a cell's input from its eight neighbours too.", False)
     whiten: bool = setting("Decorrelate the channels of features, not only scale them.", False)
+    whiten_width: int | None = setting(
+        "Channels up to which features are decorrelated; wider features are only scaled.", None, at_least=1
+    )
     attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax", suggest=NAMES)
     basis: BasisName = setting("Basis of a continuous output attention.", "gaussian")
     map: str = setting(
@@ -74,8 +77,10 @@ def small(**changes: Any) -> ModelSettings:
     """
     sizes: dict[str, Any] = {"words": 64, "width": 64, "heads": 4, "layers": 1, "feed_forward": 128, "flat": 64}
     # Without dropout on the weights attention is one fused call. Norms before each part take fewer steps to learn, and
-    # so do whitened features: the weak ones of correlated channels, which tell shapes apart, are learned last.
-    quick: dict[str, Any] = {"fused": 128, "dropout": 0.0, "norm_first": True, "neighbours": True, "whiten": True}
+    # so do whitened features: the weak ones of correlated channels, which tell shapes apart, are learned last. In wide
+    # features most directions are noise, and amplified to the size of the few that matter: docs/vqa.md has figures.
+    quick: dict[str, Any] = {"fused": 128, "dropout": 0.0, "norm_first": True, "neighbours": True}
+    quick |= {"whiten": True, "whiten_width": 256}
     return ModelSettings(**(sizes | quick | changes))
 
 
