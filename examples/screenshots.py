@@ -28,8 +28,11 @@ def main() -> None:
         sys.exit("there is no chromium here: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
-    with urlopen(f"{options.address}/api/state") as told:
-        has_model = json.load(told)["model"] is not None
+    try:
+        with urlopen(f"{options.address}/api/state") as told:
+            has_model = json.load(told)["model"] is not None
+    except OSError as error:
+        sys.exit(f"nothing answers at {options.address} ({error}): start regard explore first")
     options.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=browser, args=["--no-sandbox"])

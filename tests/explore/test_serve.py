@@ -53,7 +53,8 @@ def test_takes_the_newest_model_that_can_answer(german_run, tmp_path, monkeypatc
     for checkpoint in (tmp_path / "out/old/checkpoints").iterdir():
         os.utime(checkpoint, (1e9, 1e9))
     AnsweringFolder(tmp_path / "out/begun").write_config({"kind": "vqa"})  # a run without a checkpoint yet
-    AnsweringFolder(tmp_path / "out/swav").write_config({"kind": "swav"})
+    shutil.copytree(german_run, tmp_path / "out/swav")
+    AnsweringFolder(tmp_path / "out/swav").write_config({"kind": "swav"})  # one that does not answer
     (tmp_path / "out/broken").mkdir()
     (tmp_path / "out/broken/config.json").write_text("{")
     found = answering_runs(path for path in (tmp_path / "out").iterdir())

@@ -19,6 +19,7 @@ export async function start_ask(told) {
   $("upload-note").textContent = `Photographs above ${limits.bytes / 1e6} MB or ${limits.pixels / 1e6} megapixels are shrunk here, before they are sent.`;
   $("question").maxLength = limits.letters;
   $("samples").hidden = !samples.length;
+  if (!samples.length) $("upload-title").textContent = "One of your own";
   choices($("samples"), "radio", "sample", samples.map(s => ({ value: s.name, label: s.label, content: make("img", { src: "api/thumbnails/" + s.name, alt: "" }) })),
     name => choose(sample_of(name)));
   choices($("attentions"), "radio", "attention", attentions.map(kind => ({ value: kind, label: readable(kind) })), kind => {
@@ -174,6 +175,6 @@ function truth_of(sample, question) {
 function show() {
   const nothing = !view.sample && view.upload === null;
   $("empty").hidden = !nothing;
-  $("views").hidden = nothing;
+  $("views").hidden = $("display").hidden = nothing;
   if (!nothing) show_views(view.picture, view.replies, { layer: layer(), opacity: display.opacity / 100, one_scale: $("ask-one-scale").checked, readable });
 }

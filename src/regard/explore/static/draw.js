@@ -89,17 +89,17 @@ export function density(canvas, parameters, values, top, opacity = 0.9) {
   g.globalAlpha = 1;
   const bound = edge(parameters), many = parameters.components.length > 1;
   if (bound || many) for (const c of parameters.components) ellipse(g, c, bound || 1, Boolean(bound), width, height);
-  if (many) shares(canvas, parameters.components, bound || 1.15);
+  if (many) shares(canvas, parameters.components, bound || 1);
 }
 
 // The share of each component, beside its ellipse, with a line to its middle; those without room are left out. The boxes
 // are kept with the canvas.
 function shares(canvas, components, radius) {
-  const g = canvas.getContext("2d"), { width, height } = canvas, size = 13 * width / (canvas.clientWidth || width);
+  const g = canvas.getContext("2d"), { width, height } = canvas, unit = width / (canvas.clientWidth || width), size = 13 * unit;
   g.font = `600 ${size}px system-ui, sans-serif`; g.textAlign = "center"; g.textBaseline = "middle";
   const texts = components.map(c => `${Math.round(100 * c.share)} %`);
   const marks = components.map(({ mean: [x, y], covariance: [[a], [, c]] }, i) => ({
-    x: x * width, y: y * height, rx: radius * Math.sqrt(a) * width, ry: radius * Math.sqrt(c) * height,
+    x: x * width, y: y * height, rx: radius * Math.sqrt(a) * width + 6 * unit, ry: radius * Math.sqrt(c) * height + 6 * unit,
     wide: g.measureText(texts[i]).width + 0.7 * size, high: 1.4 * size,
   }));
   const boxes = place_labels(marks, width, height);

@@ -2,6 +2,7 @@
 import { $, make, numbers, percent } from "./base.js";
 import { backdrop, cells, density, highest, plain, sample, scale_bar } from "./draw.js";
 
+const LEAST = 2;  // the top of the scale at least, in multiples of even attention: even attention is not drawn as the most
 const LONGEST = 2.5;  // pictures longer than this are drawn squeezed, as the model sees them
 
 // Pixels of a canvas for the room that it has on this screen.
@@ -32,7 +33,7 @@ export function show_views(picture, replies, options) {
   views.dataset.count = drawn.length;
   while (views.children.length > drawn.length) views.lastChild.remove();
   while (views.children.length < drawn.length) views.append(make("figure", {}, make("canvas", { role: "img" }), make("figcaption")));
-  const layers = replies.map(reply => layer_of(reply, options.layer)), tops = layers.map(l => highest(l.values)), common = Math.max(...tops);
+  const layers = replies.map(reply => layer_of(reply, options.layer)), tops = layers.map(l => Math.max(LEAST, highest(l.values))), common = Math.max(...tops);
   drawn.forEach((reply, i) => {
     const [canvas, caption] = views.children[i].children;
     canvas.width = pixels_wide(views, canvas, several ? 2 : 1, ratio); canvas.height = Math.round(canvas.width * ratio);
@@ -95,7 +96,7 @@ function show_truth(answer, truth) {
 // The words of the question as the model reads them: tinted by their weights, unknown ones struck out.
 function show_words(words, unread) {
   const top = Math.max(1e-9, ...words.map(w => w.weight));
-  $("words").replaceChildren(make("span", { class: "unseen" }, "The question as the model reads it: "), ...words.flatMap(({ word, weight, role }) => {
+  $("words").replaceChildren(...words.flatMap(({ word, weight, role }) => {
     const shown = role === "unknown" ? make("s", { title: "not known to the model" }, word, make("span", { class: "unseen" }, " (unknown)"))
       : make("span", { class: "word", title: `attention weight ${percent(weight, 1)}` }, word);
     shown.style.setProperty("--share", (70 * weight / top).toFixed(0) + "%");
