@@ -151,12 +151,12 @@ def test_many_large_pictures_stay_within_the_budget():
         assert Image.open(io.BytesIO(content)).size[0] in (440, 220, 110, 55, 27, 13)
     picture = torch.from_numpy(noise).permute(2, 0, 1)
     asked = replace(entry(attentions=("discrete", "TVmax")), picture=picture)
-    before = examples.BUDGET
+    before = examples.PICTURE_BUDGET
     try:
-        examples.BUDGET = 200_000
+        examples.PICTURE_BUDGET = 200_000
         assert len(page([asked] * 10, "t")) < 400_000
     finally:
-        examples.BUDGET = before
+        examples.PICTURE_BUDGET = before
 
 
 def test_colour_grows_with_attention_and_the_line_goes_around_half_of_it():

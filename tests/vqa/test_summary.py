@@ -36,7 +36,7 @@ def test_many_questions_about_few_pictures_do_not_narrow_the_interval(monkeypatc
     few = resampled_interval(scores, [str(i // 10) for i in range(300)])
     many = resampled_interval(scores, [str(i) for i in range(300)])
     assert few[1] - few[0] > 2.5 * (many[1] - many[0])
-    monkeypatch.setattr(resampling, "_AT_ONCE", 100)  # in parts: the same draws
+    monkeypatch.setattr(resampling, "_DRAWN_AT_ONCE", 100)  # in parts: the same draws
     assert resampled_interval(scores, [str(i // 10) for i in range(300)]) == few
 
 

@@ -84,6 +84,7 @@ def _ask_one(
     """Ask one question with each attention, print the answers, and draw them."""
     from regard._problem import Problem
     from regard.pictures import read
+    from regard.vqa.kinds import parse
     from regard.vqa.predict import Predictor
 
     if drawing is not None:
@@ -94,7 +95,7 @@ def _ask_one(
             raise Problem(f"{drawing} is the picture itself. Draw into another file: --picture answer.png")
     predictor = Predictor.load(checkpoint)
     pixels = read(picture)
-    predictions = [predictor.ask(pixels, question, kind) for kind in kinds or [None]]
+    predictions = [predictor.ask(pixels, question, kind) for kind in kinds or [parse(predictor.attention)]]
     unknown = predictor.words.unknown(question)
     if as_json:
         for prediction in predictions:

@@ -11,8 +11,8 @@ from regard.report._entries import Entry, Predicted
 from regard.report._plot import colour_scale, score_bar
 from regard.vqa.looks import looks_in_words
 
-BUDGET = 5_000_000  # bytes of all pictures of a page, before they are written as text, which adds a third
-SIDE, LARGEST = 440, 45_000  # of one picture: pixels of the longer side, bytes
+PICTURE_BUDGET = 5_000_000  # bytes of all pictures of a page, before they are written as text, which adds a third
+SHOWN_SIDE, LARGEST = 440, 45_000  # of one picture: pixels of the longer side, bytes
 LONGEST = 240  # letters of an answer
 MARKS = {"right": "✓ right", "part": "◐ partly right", "wrong": "✗ wrong"}
 
@@ -31,7 +31,7 @@ def legend() -> str:
 def examples(entries: list[Entry]) -> str:
     """The filter, and one article per entry. All text of the user is escaped."""
     count = sum(1 + len(entry.predictions) + sum(p.density is not None for p in entry.predictions) for entry in entries)
-    at_most = min(LARGEST, BUDGET // max(1, count))
+    at_most = min(LARGEST, PICTURE_BUDGET // max(1, count))
     return _filter(entries) + "\n".join(_article(entry, at_most) for entry in entries)
 
 
@@ -67,7 +67,7 @@ def _select(name: str, label: str, options: list[tuple[str, str]]) -> str:
 
 
 def _article(entry: Entry, at_most: int) -> str:
-    pixels = _overlay.fitted(entry.picture, SIDE)
+    pixels = _overlay.fitted(entry.picture, SHOWN_SIDE)
     mark = mark_of(entry)
     name = f'<figcaption>the picture <bdi lang="">{escape(_short(entry.name, 80))}</bdi></figcaption>'
     figures = [f"<figure>{_image(_overlay.jpeg(pixels, at_most), f'The picture of: {entry.question}')}{name}</figure>"]
@@ -106,7 +106,7 @@ def _truth(entry: Entry) -> str:
     return listed + (f" and {others} other answer{'s' if others > 1 else ''}" if others else "")
 
 
-def _figure(entry: Entry, predicted: Predicted, pixels: _overlay.Pixels, at_most: int) -> str:
+def _figure(entry: Entry, predicted: Predicted, pixels: _overlay.Rgb, at_most: int) -> str:
     height, width = pixels.shape[:2]
     drawn = _overlay.overlay(pixels, _overlay.attention_values(predicted, height, width))
     title = escape(predicted.attention)
@@ -126,7 +126,7 @@ def _figure(entry: Entry, predicted: Predicted, pixels: _overlay.Pixels, at_most
     )
 
 
-def _contribution(entry: Entry, predicted: Predicted, pixels: _overlay.Pixels, at_most: int) -> str:
+def _contribution(entry: Entry, predicted: Predicted, pixels: _overlay.Rgb, at_most: int) -> str:
     """The effective weights of a continuous attention, cell by cell."""
     height, width = pixels.shape[:2]
     cells = predicted.effective.detach().float().cpu()

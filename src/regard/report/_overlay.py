@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.report._entries import Predicted
 from regard.vqa.attention_quality import attention_map
 
-Pixels = NDArray[numpy.uint8]
+Rgb = NDArray[numpy.uint8]
 Values = NDArray[numpy.float64]
 
 # Perceptually uniform, safe for the colour-blind, and from purple to yellow, which stands out from grass and sky. The
@@ -31,7 +31,7 @@ _OPAQUE = 0.85  # of the brightest colour
 _QUALITIES = (85, 75, 60, 45, 30)
 
 
-def fitted(picture: Tensor, side: int) -> Pixels:
+def fitted(picture: Tensor, side: int) -> Rgb:
     """A picture (3, H, W) of bytes as (H, W, 3), with `side` pixels on its longer side.
 
     A small one is enlarged, so that the line of the attention is as thin on it as on others.
@@ -51,7 +51,7 @@ def attention_values(predicted: Predicted, height: int, width: int) -> Values:
     return mass.double().cpu().numpy() * (height * width)
 
 
-def overlay(pixels: Pixels, values: Values, line: bool = True) -> Pixels:
+def overlay(pixels: Rgb, values: Values, line: bool = True) -> Rgb:
     """The attention laid over a picture that is dimmed a little, (H, W, 3).
 
     `pixels`: the picture, (H, W, 3).
@@ -72,7 +72,8 @@ def overlay(pixels: Pixels, values: Values, line: bool = True) -> Pixels:
         around = _grown(_grown(edge)) & ~edge
         drawn = numpy.where(around[..., None], 0.3 * drawn, drawn)
         drawn = numpy.where(edge[..., None], 255.0, drawn)
-    return numpy.rint(drawn).clip(0, 255).astype(numpy.uint8)
+    result: Rgb = numpy.rint(drawn).clip(0, 255).astype(numpy.uint8)
+    return result
 
 
 def colour_strength(values: Any) -> Values:
@@ -81,7 +82,7 @@ def colour_strength(values: Any) -> Values:
     return strength
 
 
-def jpeg(pixels: Pixels, at_most: int) -> bytes:
+def jpeg(pixels: Rgb, at_most: int) -> bytes:
     """A picture as JPEG of at most so many bytes: the best quality that fits, and if none does, half the size."""
     image = Image.fromarray(pixels)
     while True:

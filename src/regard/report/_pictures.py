@@ -24,8 +24,8 @@ from regard.report._examples import MARKS, mark_of
 from regard.vqa.looks import half_of_attention, share_in_words
 
 RESOLUTION = 110
-FORMATS = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")  # of a drawing of one question
-_SIDE = 640  # pixels of the longer side of a picture
+DRAWING_FORMATS = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")  # of a drawing of one question
+_DRAWN_SIDE = 640  # pixels of the longer side of a picture
 _COLUMNS, _WIDE = 4, 34  # panels in a row; letters of a line under one
 # Fonts with other scripts than those of matplotlib's own, where they are installed.
 _FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari",
@@ -39,8 +39,8 @@ def check_drawing(path: Path) -> None:
     Traceback (most recent call last):
     regard._problem.Problem: a drawing cannot be written as 'out.gif'. Choose a name that ends in .png, .jpg, ...
     """
-    if path.suffix.lower() not in FORMATS:
-        known = ", ".join(FORMATS)
+    if path.suffix.lower() not in DRAWING_FORMATS:
+        known = ", ".join(DRAWING_FORMATS)
         raise Problem(f"a drawing cannot be written as {path.name!r}. Choose a name that ends in {known}.")
 
 
@@ -48,9 +48,9 @@ def drawing(entry: Entry, suffix: str = ".png") -> bytes:
     """One question: the picture, and beside it each attention in colour with its answer, on one scale.
 
     `entry`: the question.
-    `suffix`: the format, one of `FORMATS`; default .png.
+    `suffix`: the format, one of `DRAWING_FORMATS`; default .png.
     """
-    pixels = _overlay.fitted(entry.picture, _SIDE)
+    pixels = _overlay.fitted(entry.picture, _DRAWN_SIDE)
     height, width = pixels.shape[:2]
     count = 1 + len(entry.predictions)
     columns = min(_COLUMNS, count)
@@ -61,7 +61,7 @@ def drawing(entry: Entry, suffix: str = ".png") -> bytes:
     figure = Figure(figsize=(3.2 * columns + 0.9, rows * (3.0 * ratio + 0.85) + head), layout="constrained")
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flatten())
     figure.suptitle(title, fontsize=13, family=_families(), parse_math=False)
-    _panel(panels[0], pixels, _truth(entry))
+    _panel(panels[0], pixels, _under_picture(entry))
     for panel, predicted in zip(panels[1:], entry.predictions, strict=False):
         _panel(panel, _overlay.overlay(pixels, _overlay.attention_values(predicted, height, width)), _said(predicted))
     for panel in panels[count:]:
@@ -85,19 +85,19 @@ def report_sheet(entries: Sequence[Entry]) -> bytes:
     return file.getvalue()
 
 
-def _panel(panel: Axes, pixels: _overlay.Pixels, words: str) -> None:
+def _panel(panel: Axes, pixels: _overlay.Rgb, words: str) -> None:
     panel.imshow(numpy.asarray(pixels), interpolation="nearest", aspect="auto" if _is_thin(pixels) else "equal")
     panel.set(xticks=[], yticks=[])
     panel.set_xlabel(words, fontsize=9.5, family=_families(), parse_math=False)
 
 
-def _is_thin(pixels: _overlay.Pixels) -> bool:
+def _is_thin(pixels: _overlay.Rgb) -> bool:
     """Whether a panel would have no room for the picture in its own shape."""
     height, width = pixels.shape[:2]
     return not 0.25 <= height / width <= 3
 
 
-def _truth(entry: Entry) -> str:
+def _under_picture(entry: Entry) -> str:
     """Under the picture: what people said, if it is known, and whether the answer is right."""
     if not entry.answers:
         return "the picture"

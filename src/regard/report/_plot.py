@@ -54,7 +54,7 @@ def colour_scale() -> str:
     width = _LONG / _STEPS
     pieces = "".join(
         f'<rect x="{_LEFT + i * width:.2f}" y="4" width="{width + 0.5:.2f}" height="14" '
-        f'fill="{_hex(i / (_STEPS - 1))}"/>'
+        f'fill="{_hex(i / (_STEPS - 1))}" fill-opacity="{max(0.08, i / (_STEPS - 1)):.2f}"/>'
         for i in range(_STEPS)
     )
     places = [(0.0, "none"), (1.0, "1"), (4.0, "4"), (9.0, "9"), (TOP, f"{TOP:.0f} x +")]

@@ -21,7 +21,7 @@ from regard.vqa.results import Results
 from regard.vqa.samples import Sample, read_samples
 from regard.vqa.summary import RunSummary
 
-QUESTIONS = 24  # shown by default
+SHOWN_QUESTIONS = 24  # shown by default
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def write_run_report(
     run: Path | str,
     out: Path | str | None = None,
     *,
-    questions: int = QUESTIONS,
+    questions: int = SHOWN_QUESTIONS,
     attentions: Sequence[str | Kind] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> RunReport:
@@ -120,12 +120,13 @@ def _asked(
     if not chosen:
         return entries, failed
     predictor = Predictor.load(folder.path)
+    asked_with = kinds or [parse(predictor.attention)]
     by = choose_grouping([record for _, record in chosen]) if summary is None else summary.grouping
     shown = None if summary is None else {group.name for group in summary.groups}
     for number, (sample, record) in enumerate(chosen):
         try:
             picture = read(sample.picture)
-            predictions = [predictor.ask(picture, record.question, kind) for kind in kinds or [None]]
+            predictions = [predictor.ask(picture, record.question, kind) for kind in asked_with]
         except Problem as problem:
             failed.append(f"Left out: {record.question!r} about {sample.name}: {problem}"[:300])
             continue

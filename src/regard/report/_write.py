@@ -49,6 +49,16 @@ def write_drawing(path: Path | str, entry: Entry) -> Path:
 
     `path`: its suffix is the format: .png, .jpg, .jpeg, .webp, .pdf or .svg; others are a Problem (`check_drawing`).
     `entry`: the question with its predictions.
+
+    >>> from types import SimpleNamespace
+    >>> import torch
+    >>> looked = {"attention": "mine", "weights": torch.eye(2) / 2, "density": None}
+    >>> said = SimpleNamespace(answer="a cat", confidence=0.9, top=[("a cat", 0.9)], **looked)
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     picture = torch.zeros(3, 40, 40, dtype=torch.uint8)
+    ...     write_drawing(f"{folder}/cat.png", Entry(picture, "What is it?", [said])).name
+    'cat.png'
     """
     path = Path(path)
     _pictures.check_drawing(path)

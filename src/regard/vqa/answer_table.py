@@ -24,7 +24,7 @@ from regard.vqa.table import RawTable, delimiter_of, is_table, picture_name, rea
 from regard.vqa.words import tokens
 
 ADDED = ("answer", "score", "unknown_words", "problem")
-_AT_ONCE = 128  # questions about one picture in a forward pass
+_ASKED_AT_ONCE = 128  # questions about one picture in a forward pass
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,13 @@ def _answer_group(predictor: Predictor, path: Path, rows: Sequence[_Row], kind: 
         return
     prepared = predictor.backbone.prepare(picture[None])
     grid = grids(predictor.backbone, prepared, predictor.stages).half().float()  # rounded as stored features are
-    for start in range(0, len(rows), _AT_ONCE):
-        part = rows[start : start + _AT_ONCE]
-        for row, (score, number) in zip(part, _best(predictor, grid, part, kind), strict=True):
+    for start in range(0, len(rows), _ASKED_AT_ONCE):
+        part = rows[start : start + _ASKED_AT_ONCE]
+        for row, (score, number) in zip(part, _best_answers(predictor, grid, part, kind), strict=True):
             row.answer, row.score = predictor.answers.spelled[number], score
 
 
-def _best(predictor: Predictor, grid: Tensor, rows: Sequence[_Row], kind: Kind) -> list[tuple[float, int]]:
+def _best_answers(predictor: Predictor, grid: Tensor, rows: Sequence[_Row], kind: Kind) -> list[tuple[float, int]]:
     """The score and the number of the best answer to each question."""
     length = predictor.model.settings.tokens
     words = torch.stack([predictor.words.encode(row.question, length) for row in rows])

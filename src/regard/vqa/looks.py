@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.continuous import Density, Mixture
 from regard.vqa.attention_quality import attention_map, half_area
 
-_SIDE = 192  # of the map that the share of the picture is measured on
+_MEASURED_SIDE = 192  # of the map that the share of the picture is measured on
 _LATTICE, _ZOOMS = 64, 4  # points of a side; times that the search goes on between its neighbours
 
 
@@ -32,18 +32,18 @@ def highest_point(weights: Tensor, density: Density | None) -> tuple[float, floa
     parts = density.parts.mean[density.mixing > 0] if isinstance(density, Mixture) else density.mean.reshape(1, 2)
     steps = (torch.arange(_LATTICE) + 0.5) / _LATTICE
     points = torch.cat([parts.detach().double().cpu(), torch.cartesian_prod(steps, steps).double()])
-    best = _best(density, points)
+    best = _highest_of(density, points)
     window = 1 / _LATTICE
     for _ in range(_ZOOMS):
         offsets = torch.linspace(-window, window, 11, dtype=torch.float64)
         # The best so far comes first: only a higher point replaces it.
-        best = _best(density, torch.cat([best[None], best + torch.cartesian_prod(offsets, offsets)]))
+        best = _highest_of(density, torch.cat([best[None], best + torch.cartesian_prod(offsets, offsets)]))
         window /= 5
     x, y = best.tolist()
     return x, y
 
 
-def _best(density: Density, points: Tensor) -> Tensor:
+def _highest_of(density: Density, points: Tensor) -> Tensor:
     inside = points.clamp(0, 1)
     with torch.no_grad():
         values = density.pdf(inside.to(density.mean)).reshape(-1)
@@ -65,7 +65,9 @@ def half_of_attention(weights: Tensor, density: Density | None) -> float:
     """
     cells = weights.detach().float().cpu()[None]
     # On the cells of a discrete attention it is exact; pixels would cut through them.
-    return float(half_area(cells if density is None else attention_map(cells, density, (_SIDE, _SIDE)).cpu()))
+    return float(
+        half_area(cells if density is None else attention_map(cells, density, (_MEASURED_SIDE, _MEASURED_SIDE)).cpu())
+    )
 
 
 def looks_in_words(weights: Tensor, density: Density | None) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from regard.swav import Proportion
 
-_DRAWS, _AT_ONCE = 2000, 1 << 22  # resamples; numbers drawn at a time, which bounds the memory
+_DRAWS, _DRAWN_AT_ONCE = 2000, 1 << 22  # resamples; numbers drawn at a time, which bounds the memory
 
 
 def resampled_interval(
@@ -41,7 +41,7 @@ def resampled_interval(
         return low, high
     generator = numpy.random.default_rng(0)
     means = []
-    rows = max(1, _AT_ONCE // total)
+    rows = max(1, _DRAWN_AT_ONCE // total)
     for start in range(0, _DRAWS, rows):
         drawn = generator.integers(0, total, (min(rows, _DRAWS - start), total))
         means.append(sums[drawn].sum(1) / counts[drawn].sum(1))
