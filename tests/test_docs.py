@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -106,6 +107,17 @@ def follow(page, folder):
 def test_blocks_run_and_print_what_is_shown(page, folder_after):
     """Python and commands; tests/typed.py lists the commands that are not run, and why."""
     folder_after(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_in_sentences_exist(page):
+    """`regard train --preset small` within a line: the command, and each of its options."""
+    for line in re.findall(r"`(regard [a-z][^`\n<]*)`", FENCE.sub("", page.read_text())):
+        name, *rest = shlex.split(line)[1:]
+        command = typed.parser(name)
+        command = getattr(command, "commands", {}).get(rest[0] if rest else "", command)
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word for word in rest if word.startswith("--")} <= known | {"--help", "--debug"}, line
 
 
 @pytest.mark.parametrize("begin", typed.NOT_RUN)

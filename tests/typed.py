@@ -89,14 +89,19 @@ def check_not_run(command):
     elif program == "python":
         assert (ROOT / rest[0]).exists(), command
     elif program == "regard" and not rest[0].startswith("-"):
-        parsed = typer.main.get_command(regard.cli.application(rest[0])).commands[rest[0]]
-        parsed.make_context(rest[0], rest[1:])
+        parser(rest[0]).make_context(rest[0], rest[1:])
+
+
+@functools.cache
+def parser(name):
+    """What parses the arguments of a command of `regard`."""
+    return typer.main.get_command(regard.cli.application(name)).commands[name]
 
 
 def run(command):
-    """Run `regard ...` or `python FILE` in this process, and return what it prints; a failure is an AssertionError."""
+    """Run `regard ...` in this process, and return what it prints; a failure is an AssertionError."""
     program, *rest = command.words
-    assert program == "regard", f"{command}: add it to NOT_RUN with a reason, or to `run`"
+    assert program == "regard", f"{command}: add it to NOT_RUN with a reason"
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setattr(sys, "argv", [program, *rest])
