@@ -225,7 +225,7 @@ def try_commands(install: tuple[str | Path, ...], wheel: Path, folder: Path, emp
     """Run the command line, without and with its dependencies."""
     regard = program(folder / "venv", "regard")
     lacking = subprocess.run([regard], capture_output=True, text=True, cwd=empty)
-    if f"pip install '{wheel}[show]'" not in lacking.stderr or "Traceback" in lacking.stderr:
+    if f"{wheel.name}[show]" not in lacking.stderr or "Traceback" in lacking.stderr:
         sys.exit(f"without typer the command line should say what it needs; it says {lacking.stderr}")
     run(*install, f"{wheel}[show]")
     for command in (["--help"], ["doctor"], ["maps", "--out", "maps.png"]):

@@ -126,6 +126,7 @@ def test_evaluated_on_every_split(place, tmp_path):
     run(place, tmp_path / "run")
     said = evaluate_run(tmp_path / "run", place / "scenes", ["continuous-softmax"], tmp_path / "numbers")
     assert "== val: " in said
+    assert "== train" not in said
     assert "trained with discrete-softmax" in said
     assert "mixture-selected" in said
     results = json.loads((tmp_path / "numbers" / "val_results.json").read_text())
