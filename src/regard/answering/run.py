@@ -13,7 +13,7 @@ from regard._problem import Problem
 from regard.answering.choice import BackboneChoice, choose_backbone
 from regard.answering.estimate import estimate
 from regard.backbones import Backbone, load_backbone, make_backbone, save_backbone
-from regard.pictures import read
+from regard.pictures import read, squeezed
 from regard.report import RunReport, write_run_report
 from regard.training import Fitted, Running
 from regard.training._progress import Progress
@@ -78,6 +78,8 @@ def answer_questions(
     survey = look_at(table, pictures, val=val, test=test, seed=settings.seed)
     for sentence in survey.sentences():
         say(sentence)
+    if warning := squeezed(survey.records.pictures.values()):
+        say(f"warning: {warning}")
     earlier = folder.read_source() if running.resume else None
     if running.resume:
         _check_source(folder, earlier, survey)

@@ -17,7 +17,8 @@ def evaluate(
     model: Path = typer.Argument(..., help="The folder of a run, an exported model or a backbone."),
     data: Path = typer.Argument(
         None,
-        help="Labelled pictures, or questions with answers. (default for a backbone: scikit-learn's digits)",
+        help="Labelled pictures, or questions with answers. (default: for a backbone scikit-learn's digits, for a run of "
+        "regard vqa its own questions)",
     ),
     test: Path = typer.Option(
         None, help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)"
@@ -41,6 +42,7 @@ def evaluate(
         regard evaluate out/photos labelled/
         regard evaluate out/vqa out/scenes --out out/vqa/evaluation
         regard evaluate out/vqa mine.csv --pictures photos/ --regions masks/
+        regard evaluate out/questions                            # after regard vqa photos/ questions.csv
     """
     from regard._problem import Problem
     from regard.training import read_config
@@ -89,8 +91,13 @@ def _of_questions(
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
     from regard.vqa.evaluate_run import evaluate_run
+    from regard.vqa.folder import AnsweringFolder
     from regard.vqa.masks import check_folder
 
+    folder = AnsweringFolder(model)
+    source = folder.read_source()
+    if questions is None and source is not None and folder.questions.is_file():
+        questions, pictures = folder.questions, pictures or Path(source.pictures)
     if questions is None:
         raise Problem("this model answers questions: say which. Example: regard evaluate out/vqa out/scenes")
     check_folder("--regions", regions)
