@@ -17,8 +17,8 @@ def evaluate(
     model: Path = typer.Argument(..., help="The folder of a run, an exported model or a backbone."),
     data: Path = typer.Argument(
         None,
-        help="Labelled pictures, or questions with answers. (default: for a backbone scikit-learn's digits, for a run of "
-        "regard vqa its own questions)",
+        help="Labelled pictures, or questions with answers. (default: for a backbone scikit-learn's digits, for a "
+        "run of regard vqa its own questions)",
     ),
     test: Path = typer.Option(
         None, help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)"
