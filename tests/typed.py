@@ -15,7 +15,6 @@ import socket
 import sys
 import warnings
 import webbrowser
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -156,7 +155,7 @@ def shortened():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_loop, "run_loop", short_loop)
         patch.setattr(regard.scenes, "Scenes", small_split)
-        patch.setattr(jobs, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
+        patch.setattr(jobs, "run_parallel", lambda function, inputs, *_, **__: [function(one) for one in inputs])
         patch.setattr(socket, "create_server", any_port)
         patch.setattr(uvicorn.Server, "run", answer_once)
         patch.setattr(webbrowser, "open", lambda *_, **__: True)
