@@ -1,5 +1,6 @@
 """Settings that every test shares."""
 
+import contextlib
 import os
 
 # Before torch is imported: some machines announce AMX and then die on a bfloat16 product.
@@ -23,6 +24,23 @@ settings.load_profile(os.environ.get("REGARD_TEST_PROFILE", "regard"))
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_run() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def limited_files():
+    """A context in which no file can grow beyond some bytes: a full disk that needs no disk."""
+    resource = pytest.importorskip("resource")
+
+    @contextlib.contextmanager
+    def limited(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
 
 
 @pytest.fixture
