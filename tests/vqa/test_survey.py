@@ -103,8 +103,8 @@ def test_the_usual_names_of_splits_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["train", "train", "holdout"], r"not known: holdout \(1 rows\)"),
-        (["train", "train", "train"], r"no rows of the split val, only of train \(3 rows\)"),
+        (["train", "train", "holdout"], r"not known: holdout \(1\)"),
+        (["train", "train", "train"], r"no rows of the split val, only of train \(3\)"),
         (["val", "test", "test"], r"no rows of the split train"),
     ],
 )

@@ -123,7 +123,7 @@ def hold_out(
         raise Problem(f"{target} is there already. Name another file, or remove it.")
     rows = read_rows(path)
     if sizes := _split_sizes(rows):
-        raise Problem(f"{path} has splits already: {_listed(sizes)}. Use them, or take the column split out.")
+        raise Problem(f"{path} has splits already: {listed_sizes(sizes)}. Use them, or take the column split out.")
     split_of: dict[str, str] = {}
     for _, row in rows:
         name = str(row.get("picture", ""))
@@ -154,7 +154,8 @@ def split_of_row(row: dict[str, Any]) -> str:
     return "" if name is None else str(name).strip()
 
 
-def _listed(sizes: Counter[str]) -> str:
+def listed_sizes(sizes: Counter[str]) -> str:
+    """Names with how many rows each has, in words."""
     return ", ".join(f"{name} ({count})" for name, count in sizes.items())
 
 
@@ -163,7 +164,7 @@ def _check_split(path: Path, split: str | None, sizes: Counter[str]) -> None:
     if split is None or split in sizes or (not sizes and split == TRAIN):
         return
     if sizes:
-        raise NoSplit(f"{path} has no split {split!r}, only {_listed(sizes)}. Name one of these.")
+        raise NoSplit(f"{path} has no split {split!r}, only {listed_sizes(sizes)}. Name one of these.")
     raise NoSplit(
         f"{path} has no split {split!r}: it has no column split, and its rows are what is trained on. "
         f"Hold pictures out: regard split {path}"

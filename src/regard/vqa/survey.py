@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from regard import _check
 from regard._files import replacing
 from regard._problem import Problem
-from regard.vqa.own import TRAIN, position_of, read_own, split_of_row
+from regard.vqa.own import TRAIN, listed_sizes, position_of, read_own, split_of_row
 from regard.vqa.records import Record, Records, commonest
 from regard.vqa.table import TABLE_COLUMNS, read_raw, read_rows
 
@@ -152,7 +151,7 @@ def look_at(
         raise Problem(f"{path} has no question with a picture and an answer; columns: {', '.join(columns)}.{why}")
     unused = tuple(column for column, field in columns.items() if field not in TABLE_COLUMNS)
     rows = read_rows(path)
-    group_of = _groups(records.pictures)
+    group_of = _same_content(records.pictures)
     drawn = "split" not in fields
     if drawn:
         of_group = _draw(sorted(set(group_of.values())), val, test, seed)
@@ -181,7 +180,7 @@ def _with_paths(records: Records, root: Path) -> Records:
     return Records(records.name, renamed, paths, records.skipped, masks=records.masks)
 
 
-def _groups(pictures: dict[str, Path]) -> dict[str, str]:
+def _same_content(pictures: dict[str, Path]) -> dict[str, str]:
     """For each picture the first, by name, of those with the same bytes; only files of equal size are read."""
     sizes = {name: path.stat().st_size for name, path in pictures.items()}
     often = Counter(sizes.values())
@@ -224,17 +223,14 @@ def _read_splits(path: Path, records: Records, written: dict[int | str, str]) ->
         else:
             unknown[name] += 1
     if unknown:
-        listed = ", ".join(f"{name} ({count} rows)" for name, count in unknown.items())
-        raise Problem(f"{path} has splits that are not known: {listed}. Name them {', '.join(TABLE_SPLITS)}.")
+        raise Problem(
+            f"{path} has splits that are not known: {listed_sizes(unknown)}. Name them {', '.join(TABLE_SPLITS)}."
+        )
     missing = [split for split in TABLE_SPLITS if split not in splits.values()]
     if TRAIN in missing or len(missing) > 1:
-        there = _listed(splits.values()) or "none"
+        there = listed_sizes(Counter(splits.values())) or "none"
         raise Problem(
             f"{path} has no rows of the split {missing[0]}, only of {there}. Name rows of it, or take the column out: "
             "then pictures are held out here."
         )
     return splits
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"{name} ({count} rows)" for name, count in Counter(names).items())
