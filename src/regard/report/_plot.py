@@ -53,7 +53,7 @@ def colour_scale() -> str:
     """The scale of colours, from no attention to the most, in multiples of an even spread."""
     width = _LONG / _STEPS
     pieces = "".join(
-        f'<rect x="{_LEFT + i * width:.2f}" y="4" width="{width + 0.5:.2f}" height="14" '
+        f'<rect x="{_LEFT + i * width:.2f}" y="4" width="{width:.2f}" height="14" '
         f'fill="{_hex(i / (_STEPS - 1))}" fill-opacity="{max(0.08, i / (_STEPS - 1)):.2f}"/>'
         for i in range(_STEPS)
     )
@@ -63,7 +63,8 @@ def colour_scale() -> str:
         for value, text in places
     )
     label = f"Colours from no attention to {TOP:.0f} times an even spread and more"
-    return f'<svg viewBox="0 0 250 40" role="img" aria-label="{label}">{pieces}{marks}</svg>'
+    drawn = f'<g shape-rendering="crispEdges">{pieces}</g>{marks}'
+    return f'<svg viewBox="0 0 250 40" role="img" aria-label="{label}">{drawn}</svg>'
 
 
 def score_bar(score: float) -> str:
