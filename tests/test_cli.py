@@ -1,7 +1,9 @@
 """The command line: help that reads like a page, completion, errors in one line."""
 
+import errno
 import os
 import re
+import signal
 import sys
 
 import pytest
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 
 import regard.cli
 from regard._problem import Problem
+from regard._stop import Stopped
 from regard.cli import GROUPS, application
 
 APP = application()
@@ -112,6 +115,32 @@ def test_interrupted(run, monkeypatch):
 
     monkeypatch.setattr("regard.patches.draw_maps", stop)
     assert run("maps") == (130, "regard: stopped. Rerun the command to resume the run.\n")
+
+
+def test_terminated(run, monkeypatch):
+    def stop(*_, **__):
+        raise Stopped(signal.SIGTERM, "step 3 of 9 is kept in out/run")
+
+    monkeypatch.setattr("regard.patches.draw_maps", stop)
+    said = "regard: stopped: step 3 of 9 is kept in out/run. Rerun the command to resume the run.\n"
+    assert run("maps") == (143, said)
+
+
+def test_sigterm_is_one_line_and_its_status(run, monkeypatch):
+    monkeypatch.setattr("regard.patches.draw_maps", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert run("maps") == (143, "regard: stopped. Rerun the command to resume the run.\n")
+    assert signal.signal(signal.SIGTERM, before) is signal.SIG_DFL
+
+
+def test_a_full_disk_is_one_line(run, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "out/maps.png")
+
+    monkeypatch.setattr("regard.patches.draw_maps", full)
+    code, said = run("maps")
+    assert code == 1
+    assert said.startswith("regard: no space is left on the disk of out/maps.png. Make space, then rerun")
 
 
 def test_no_command_is_help(run):

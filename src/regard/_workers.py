@@ -20,6 +20,7 @@ from regard._stop import SIGNALS, Stop, Stopped, current_stop, exit_now
 
 A = TypeVar("A")
 T = TypeVar("T")
+_SAME = 0.2  # seconds within which one signal reaches all processes of a group
 _LOOK = 0.5  # seconds between two looks at signals and progress
 
 
@@ -75,7 +76,13 @@ def run_parallel(
                 for ready in wait(list(slots), timeout=_LOOK):
                     pipe = cast(Connection, ready)
                     process, number = slots[pipe]
-                    results[number] = _received(pipe, process)
+                    try:
+                        results[number] = _received(pipe, process)
+                    except Problem:
+                        time.sleep(_SAME)  # a signal to the whole group may have reached it first
+                        if stop.requested:
+                            break
+                        raise
                     give(pipe, process)
                 if look is not None:
                     look()

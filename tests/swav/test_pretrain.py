@@ -4,12 +4,13 @@ import csv
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -297,6 +298,42 @@ def test_settings_are_checked():
     assert isinstance(preset("photos"), Settings)
     with pytest.raises(Problem, match="no setting"):
         pretrain(torch.zeros(4, 3, 8, 8), out="nowhere", colour=3)
+
+
+def test_other_pictures_are_refused_and_fresh_starts_over(tmp_path):
+    from PIL import Image
+
+    def write(name, colours):
+        (tmp_path / name).mkdir()
+        for i, colour in enumerate(colours):
+            Image.new("RGB", (16, 16), colour).save(tmp_path / name / f"{i}.bmp")
+        return tmp_path / name
+
+    one, two = write("one", ["red", "green", "blue", "white"] * 2), write("two", ["red", "green", "blue", "black"] * 2)
+    options = TINY | {"batch_size": 8, "prototypes": 4, "queue": 0, "steps": 2}
+    first = run(one, out=tmp_path / "run", running=QUIET, **options)
+    assert run(one, out=tmp_path / "run", running=QUIET, **options).fitted.steps == 0
+    copied = shutil.copytree(one, tmp_path / "copy", copy_function=shutil.copy)  # the same content, at another time
+    assert run(copied, out=tmp_path / "run", running=QUIET, **options).fitted.steps == 0
+    told = r"has a run trained on 8 pictures of .*one, digest \w+, and this is 8 pictures of .*two, digest .*--fresh"
+    with pytest.raises(Problem, match=told):
+        run(two, out=tmp_path / "run", running=QUIET, **options)
+    again = run(two, out=tmp_path / "run", running=replace(QUIET, resume=False), **options)
+    assert again.fitted.steps == 2
+    assert not same(first.task, again.task)
+
+
+def test_names_that_are_not_text_end_no_run(tmp_path):
+    from PIL import Image
+
+    for i in range(8):
+        Image.new("RGB", (16, 16), (30 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    odd.write_bytes(b"broken")
+    options = TINY | {"batch_size": 9, "prototypes": 4, "queue": 0, "steps": 2}
+    done = run(tmp_path, out=tmp_path / "run", running=QUIET, **options)
+    assert list(done.broken) == [str(odd)]
+    assert "caf\\udce9.png" in done.folder.broken.read_text(encoding="utf-8")
 
 
 def test_killed_runs_give_the_same_weights(tmp_path):

@@ -138,6 +138,89 @@ def test_killed_in_an_epoch_and_while_a_checkpoint_is_written(tmp_path):
     assert not any((out / "checkpoints").glob(".step-*.tmp"))
 
 
+def logged(out):
+    """The log of a run, without the column that depends on the time."""
+    with (out / "log.csv").open() as file:
+        return [{k: v for k, v in row.items() if k != "samples_per_second"} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("torn", ["", "1", "14,0.5", "140,0.1,0.2,0.3,0.4\n"])
+def test_the_log_of_a_resumed_run_is_that_of_the_whole(tmp_path, torn):
+    """Whatever step it was resumed from, and though a killed process may have written half a line."""
+    run(tmp_path / "whole", log_every=3)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path / "parts", log_every=3, after_step=lambda step: 1 / (step - 14))
+    with (tmp_path / "parts" / "log.csv").open("a") as file:
+        file.write(torn)
+    run(tmp_path / "parts", log_every=3)
+    assert [int(row["step"]) for row in logged(tmp_path / "whole")] == [1, 3, 6, 9, 12, 15, 18, 21, 23]
+    assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path, limited_files):
+    """When one more checkpoint does not fit, those that are there stay, and space is all that a rerun needs."""
+    stopped = tmp_path / "full"
+
+    def wide():
+        torch.manual_seed(0)
+        return Tiny(width=4096)
+
+    def shrink(step):
+        if step == 10:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    told = r"no space is left on the disk of .*full\. Step 8 is kept\. Make space, then rerun"
+    with limited_files(1 << 30), pytest.raises(Problem, match=told):
+        run(stopped, task=wide(), after_step=shrink)
+    assert sorted(path.name for path in (stopped / "checkpoints").iterdir()) == ["step-00000004", "step-00000008"]
+    parts, fitted = run(stopped, task=wide())
+    whole, _ = run(tmp_path / "whole", task=wide())
+    assert fitted.resumed == 8
+    assert same(whole, parts)
+
+
+def test_a_run_has_one_writer(tmp_path):
+    held = []
+
+    def look(step):
+        held.append((tmp_path / ".lock").is_file())
+
+    run(tmp_path, steps=2, after_step=look)
+    assert held == [True, True]
+    assert not (tmp_path / ".lock").exists()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_group_spares_the_loaders(tmp_path, number):
+    """Loaders get it too; the step is finished with their batches, and the run ends in order."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}", "OMP_NUM_THREADS": "1"}
+    code = (
+        "import signal, sys, time\n"
+        "from training.tiny_task import run\n"
+        "from regard._stop import Stopped, terminable\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n"
+        "    with terminable(): run(sys.argv[1], 4000, workers=2, after_step=lambda step: time.sleep(0.02))\n"
+        "except Stopped as stopped: print(stopped.kept); sys.exit(stopped.status)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while latest(tmp_path) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, number)
+    said, complained = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert complained == ""
+    assert said.startswith(f"step {latest(tmp_path).step} of 4000 is kept in")
+
+
 def test_the_log_has_every_step_once(tmp_path):
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, log_every=1, after_step=lambda step: 1 / (step - 10))

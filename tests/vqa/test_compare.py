@@ -71,6 +71,12 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
     )
     with pytest.raises(Problem, match=r"made by .*fingerprint of another backbone, not"):
         compare_kinds(*arguments[:2], other, settings, kinds, seeds=2, prices=(0.1,))
+    written = AnsweringFolder(tmp_path / "discrete-softmax-0").read_data()
+    data = json.loads((tmp_path / "discrete-softmax-0" / "data.json").read_text())
+    (tmp_path / "discrete-softmax-0" / "data.json").write_text(json.dumps(data | {"digest": "of another"}))
+    with pytest.raises(Problem, match=r"discrete-softmax-0 has a run trained on .*, digest of another, and this is .*"):
+        compare_kinds(*arguments, seeds=2, prices=(0.1,))
+    (tmp_path / "discrete-softmax-0" / "data.json").write_text(json.dumps(written.to_json()))
     rows = ["discrete-softmax", "continuous-softmax", "test-MCA, lambda 0.1", "question only", "majority"]
     assert list(result.accuracy) == rows
     assert list(result.quality) == [*rows[:3], "even spread", "centred blob"]
@@ -126,6 +132,25 @@ def test_a_failing_job_is_told(tmp_path):
     job = Job(AnsweringFolder(tmp_path), tmp_path / "nothing", tmp_path / "nothing", small_training())
     with pytest.raises(Problem, match="nothing"):
         run_jobs([job, job], _keeps)
+
+
+def test_untrained_weights_and_mistyped_paths(place, tmp_path):
+    """Random weights are said to be random; what is mistyped changes nothing."""
+    out = tmp_path / "features"
+    scenes = place / "scenes"
+    said = regard("features", scenes, "--backbone", "small", "--size", 32, "--split", "test", "--out", out)
+    assert "Untrained: the weights of this backbone are random" in said
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    other = regard("features", scenes, "--backbone", place / "backbone", "--split", "test", "--out", out, code=1)
+    assert "--fresh" in other
+    (tmp_path / "mine.csv").write_text("picture,question,answer\n1.png,What is it?,a cat\n")
+    typo = ("features", tmp_path / "mine.csv", "--backbone", "small", "--size", 32)
+    assert "Check" in regard(*typo, "--out", out, code=1)
+    assert "Check" in regard(*typo, "--out", tmp_path / "new", code=1)
+    assert not (tmp_path / "new").exists()
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    backbone = ("--backbone", place / "backbone", "--split", "test", "--out", out)
+    assert "Untrained" not in regard("features", scenes, *backbone, "--fresh")
 
 
 def test_from_the_command_line(place, tmp_path):

@@ -298,6 +298,74 @@ def test_stops_early(place, tmp_path):
     assert latest(tmp_path).step == 2 * (len(read_questions(place / "scenes", "train")) // 32)
 
 
+def weights_and_log(out):
+    checkpoint = latest(out)
+    rows = [row.rpartition(",")[0] for row in (out / "log.csv").read_text().splitlines()]
+    return checkpoint.step, {n: t.tolist() for n, t in checkpoint.weights().items()}, rows
+
+
+@pytest.mark.parametrize("lr", [1e-12, 1e-3])
+def test_patience_resumes_and_repeats(place, tmp_path, monkeypatch, lr):
+    """Stopped in each epoch, before and after its validation, and repeated when it has ended."""
+    options = {"epochs": 4, "lr": lr, "patience": 2, "grouped": False}
+    whole = run(place, tmp_path / "whole", **options)
+    moments = iter(range(99))
+
+    class Killed(Exception):
+        pass
+
+    def killed(*arguments, **more):
+        if next(moments) % 2:
+            raise Killed
+        return evaluate_model(*arguments, **more)
+
+    monkeypatch.setattr("regard.vqa.train.evaluate_model", killed)
+    parts, kills = None, 0
+    while parts is None:
+        try:
+            parts = run(place, tmp_path / "parts", **options)
+        except Killed:
+            kills += 1
+    assert kills > 1
+    assert weights_and_log(tmp_path / "parts") == weights_and_log(tmp_path / "whole")
+    assert (tmp_path / "parts" / "validation.json").read_bytes() == (tmp_path / "whole/validation.json").read_bytes()
+    monkeypatch.undo()
+    again = run(place, tmp_path / "whole", **options)
+    assert (again.fitted.steps, again.stopped_early) == (0, whole.stopped_early)
+    assert again.evaluation.accuracy == whole.evaluation.accuracy == parts.evaluation.accuracy
+    assert whole.fitted.steps == latest(tmp_path / "whole").step
+
+
+def test_other_questions_are_refused_and_fresh_starts_over(place, tmp_path):
+    run(place, tmp_path, epochs=1)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    records, store = read_questions(place / "scenes", "train"), FeatureStore.open(place / "features")
+    other = "no" if records.records[0].answers[0] == "yes" else "yes"
+    records.records[0] = dataclasses.replace(records.records[0], answers=(other,) * 10)
+    told = r"has a run trained on \d+ questions about 40 pictures in .* \(train\), digest \w+, and this is .*--fresh"
+    with pytest.raises(Problem, match=told):
+        train(tmp_path, records, store, settings(epochs=1), running=Running(progress=False))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    train(tmp_path, records, store, settings(epochs=1), running=Running(progress=False, resume=False))
+    train(tmp_path, records, store, settings(epochs=1), running=Running(progress=False))
+    (tmp_path / "data.json").unlink()  # as in a run of earlier days
+    assert run(place, tmp_path, epochs=1).fitted.steps == 0
+
+
+def test_pictures_that_changed_are_other_data(place, tmp_path):
+    records = read_questions(place / "scenes", "train")
+    shutil.copytree(place / "features", tmp_path / "features")
+    store = FeatureStore.open(tmp_path / "features")
+    train(tmp_path / "run", records, store, settings(epochs=1), running=Running(progress=False))
+    name = records.records[0].picture
+    from regard.backbones import load_backbone
+
+    changed = {name: 255 - store[[name]].new_zeros(3, 32, 32).byte()}
+    store, _ = make_features(tmp_path / "features", changed, load_backbone(place / "backbone"))
+    with pytest.raises(Problem, match="and this is"):
+        train(tmp_path / "run", records, store, settings(epochs=1), running=Running(progress=False))
+
+
 def test_says_what_it_skipped(place, tmp_path):
     records = read_questions(place / "scenes", "train")
     records.pictures.pop(records.records[0].picture)

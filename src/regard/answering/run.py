@@ -16,7 +16,7 @@ from regard.backbones import Backbone, load_backbone, make_backbone, save_backbo
 from regard.pictures import read, squeezed
 from regard.report import RunReport, write_run_report
 from regard.training import Fitted, Running
-from regard.training._progress import Progress
+from regard.training._progress import counted
 from regard.vqa.evaluate import evaluate_model
 from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, kept_backbone, make_features
@@ -229,14 +229,13 @@ def _features(
     """The features of all pictures, whatever their split."""
     if not folder.has_backbone:
         save_backbone(network, folder.backbone)
-    line = Progress(len(survey.records.pictures) - _stored(folder), "picture", shown=shown)
     store, skipped = make_features(
         folder.own_features(ALL),
         survey.records.pictures,
         network,
         name=str(folder.backbone.resolve()),
         stages=choice.stages,
-        progress=lambda done, total: line.show(done),
+        progress=counted("picture", shown),
         untrained=choice.untrained,
     )
     if skipped:

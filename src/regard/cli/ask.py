@@ -114,7 +114,7 @@ def _ask_one(
 def _ask_table(checkpoint: Path, table: Path, out: Path | None, pictures: Path | None, kinds: list[Kind]) -> None:
     """Answer every row of a table."""
     from regard._problem import Problem
-    from regard.cli._progress import counted
+    from regard.training._progress import counted
     from regard.vqa.answer_table import answer_table, check_tables
     from regard.vqa.predict import Predictor
 
@@ -124,10 +124,8 @@ def _ask_table(checkpoint: Path, table: Path, out: Path | None, pictures: Path |
         raise Problem("--table takes one --attention. Run it once for each.")
     check_tables(table, out)  # before the model is loaded
     predictor = Predictor.load(checkpoint)
-    with counted("questions") as progress:
-        written = answer_table(
-            predictor, table, out, pictures=pictures, attention=kinds[0] if kinds else None, progress=progress
-        )
+    kind = kinds[0] if kinds else None
+    written = answer_table(predictor, table, out, pictures=pictures, attention=kind, progress=counted("question"))
     typer.echo(str(written))
 
 

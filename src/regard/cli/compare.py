@@ -100,12 +100,15 @@ def compare(
             unseen = None
     settings = applied(preset_training(preset), changes)
     how = applied(Running(progress=False), running)
-    shown: list[Progress] = []  # one, from the first look on, when it is known what is done already
+    shares: list[float] = []  # until the workers have started, which an estimate should not count
+    shown: list[Progress] = []
 
     def progress(share: float) -> None:
-        if not shown:
+        shares.append(share)
+        if not shown and share > shares[0]:
             shown.append(Progress(1.0, "training", start=share))
-        shown[0].show(share)
+        if shown:
+            shown[0].show(share)
 
     result = compare_kinds(
         out,

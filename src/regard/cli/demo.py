@@ -26,15 +26,11 @@ def demo(
         regard demo
         regard demo --out /tmp/demo --workers 4
     """
-    from regard._problem import Problem
     from regard.demo import DemoFolder
     from regard.demo import demo as run
 
     typer.echo("Scenes, SwAV, features, two models, a report: about seven minutes on two idle cores.", err=True)
-    try:
-        result = run(out, workers=workers)
-    except OSError as error:
-        raise Problem(f"cannot write {out}: {error.strerror}. Choose another place with --out.") from error
+    result = run(out, workers=workers)
     typer.echo(result.table)
     typer.echo("")
     typer.echo(f"The question alone gives {result.question_only:.1f} %.")

@@ -52,7 +52,7 @@ def features(
     """
     from regard._lock import writing_to
     from regard.pictures import squeezed
-    from regard.training._progress import Progress
+    from regard.training._progress import counted
     from regard.vqa.features import check_pictures, is_untrained, kept_backbone, make_features
     from regard.vqa.own import NoSplit, read_own
     from regard.vqa.read import read_questions
@@ -71,13 +71,6 @@ def features(
     check_pictures(files, out)  # before anything is written
     if warning := squeezed(files.values()):
         typer.echo(f"Warning: {warning}", err=True)
-    shown: list[Progress] = []  # one, from the first batch on, when it is known how many pictures there are to do
-
-    def progress(done: int, total: int) -> None:
-        if not shown:
-            shown.append(Progress(total, "picture"))
-        shown[0].show(done)
-
     with writing_to(out):
         network, stored = kept_backbone(out / "backbone", backbone, size, seed, fresh=fresh)
         store, skipped = make_features(
@@ -87,7 +80,7 @@ def features(
             name=str(stored.resolve()),
             stages=stages,
             batch=batch,
-            progress=progress,
+            progress=counted("picture"),
             untrained=is_untrained(backbone),
             fresh=fresh,
         )

@@ -31,12 +31,11 @@ def report(
         regard report out/vqa --out report.html --attention discrete-softmax --attention continuous-softmax
     """
     from regard._problem import Problem
-    from regard.cli._progress import counted
     from regard.report import write_run_report
+    from regard.training._progress import counted
 
     try:
-        with counted("questions") as progress:
-            written = write_run_report(run, out, questions=questions, attentions=attention, progress=progress)
+        written = write_run_report(run, out, questions=questions, attentions=attention, progress=counted("question"))
     except Problem:
         raise
     except ValueError as error:  # an attention that does not exist

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard._files import replacing
+from regard._files import disk_in_words, replacing
+from regard._lock import writing_to
 from regard.scenes import SPLITS, Scenes, write_scenes
 from regard.vqa.kinds import DEMO, MixtureOf
 
@@ -125,9 +126,14 @@ def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, q
     `workers`: processes; default 2.
     `quiet`: print no progress; default False.
     """
-    settings = settings or DemoSettings.usual()
-    folder, start = DemoFolder(out.resolve()), time.monotonic()
-    progress = _Progress(quiet)
+    folder = DemoFolder(out.resolve())
+    with writing_to(folder.path), disk_in_words(folder.path, lambda: "Finished parts are kept."):
+        return _demonstrate(folder, settings or DemoSettings.usual(), _Progress(quiet), workers)
+
+
+def _demonstrate(folder: DemoFolder, settings: DemoSettings, progress: _Progress, workers: int) -> Demo:
+    """All parts of the demonstration, one after the other."""
+    start = time.monotonic()
     reused: list[str] = []
     if _settings_changed(folder, settings):
         reused.append("nothing: other settings")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
-_FIRST, _BETWEEN, _REDRAWN = 5.0, 25.0, 0.5  # seconds: before the first line, between lines, between redrawn ones
+_FIRST_LINE, _BETWEEN, _REDRAWN = 5.0, 25.0, 0.5  # seconds: before the first line, between lines, between redrawn ones
 
 
 class Progress:
@@ -37,7 +38,7 @@ class Progress:
         if not self.shown:
             return False
         now, wait = time.monotonic(), _REDRAWN if self.terminal else _BETWEEN
-        return now - self._began >= _FIRST if self._last is None else now - self._last >= wait
+        return now - self._began >= _FIRST_LINE if self._last is None else now - self._last >= wait
 
     def show(self, done: float, detail: str = "") -> None:
         """Print a line about what is done, if it is time for one or everything is done.
@@ -63,6 +64,21 @@ class Progress:
         end = "\n" if not self.terminal or done >= self.total else ""
         sys.stderr.write((f"\r{line:<78}" if self.terminal else line) + end)
         sys.stderr.flush()
+
+
+def counted(unit: str, shown: bool = True) -> Callable[[int, int], None]:
+    """A function that is called with how much is done and how much there is, and shows it as `Progress` does.
+
+    `unit`: what is counted.
+    `shown`: whether to print anything; default True.
+    """
+    line = Progress(0, unit, shown=shown)
+
+    def show(done: int, total: int) -> None:
+        line.total = total
+        line.show(done)
+
+    return show
 
 
 def clock(seconds: float) -> str:

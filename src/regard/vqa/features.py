@@ -69,9 +69,16 @@ def make_features(
     backbone.eval()
     skipped = Skipped()
     made = 0
+
+    def kept() -> str:
+        size = len(pictures) * store.width * 2
+        return f"Features of {len(pictures)} pictures take {size / 1e6:.0f} MB." + (
+            f" {made} of them are kept." if made else ""
+        )
+
     try:
         store = empty_store(folder, backbone, FeatureDescription.of(backbone, name, stages, untrained))
-        with writing_to(folder), disk_in_words(folder, lambda: f"{made} more pictures are kept."), Stop() as stop:
+        with writing_to(folder), disk_in_words(folder, kept), Stop() as stop:
             store, writer = start_store(store, pictures, fresh)
             with closing(writer), writer:
                 waiting = waiting_rows(store, pictures, skipped)
