@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-_FIRST, _BETWEEN, _REDRAWN = 5.0, 25.0, 0.5  # seconds: before the first line, between lines, between redrawn ones
+_BEFORE, _BETWEEN, _REDRAWN = 5.0, 25.0, 0.5  # seconds: before the first line, between lines, between redrawn ones
 
 
 class Progress:
@@ -37,7 +37,7 @@ class Progress:
         if not self.shown:
             return False
         now, wait = time.monotonic(), _REDRAWN if self.terminal else _BETWEEN
-        return now - self._began >= _FIRST if self._last is None else now - self._last >= wait
+        return now - self._began >= _BEFORE if self._last is None else now - self._last >= wait
 
     def show(self, done: float, detail: str = "") -> None:
         """Print a line about what is done, if it is time for one or everything is done.
