@@ -137,8 +137,8 @@ def test_a_full_disk_is_one_line(run, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "out/maps.png")
 
-    monkeypatch.setattr("regard.patches.draw_maps", full)
-    code, said = run("maps")
+    monkeypatch.setattr("regard.pictures.open_pictures", full)
+    code, said = run("pretrain", "photos")
     assert code == 1
     assert said.startswith("regard: no space is left on the disk of out/maps.png. Make space, then rerun")
 

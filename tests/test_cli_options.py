@@ -48,7 +48,7 @@ FLAGS = {
     ],
     "compare": [
         *("attention", "features", "out", "pictures", "preset", "regions", "seeds", "test", "unseen", "workers"),
-        *("accelerator", "checkpoint-every", "log-every", "precision"),
+        *("accelerator", "checkpoint-every", "fresh", "log-every", "precision", "resume"),
         *(*MODEL, *TRAINING),
     ],
 }

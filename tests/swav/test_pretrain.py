@@ -315,7 +315,7 @@ def test_other_pictures_are_refused_and_fresh_starts_over(tmp_path):
     assert run(one, out=tmp_path / "run", running=QUIET, **options).fitted.steps == 0
     copied = shutil.copytree(one, tmp_path / "copy", copy_function=shutil.copy)  # the same content, at another time
     assert run(copied, out=tmp_path / "run", running=QUIET, **options).fitted.steps == 0
-    told = r"has a run trained on 8 pictures of .*one, digest \w+, and this is 8 pictures of .*two, digest .*--fresh"
+    told = r"has a run trained on 8 pictures of .*copy, digest \w+, and this is 8 pictures of .*two, digest .*--fresh"
     with pytest.raises(Problem, match=told):
         run(two, out=tmp_path / "run", running=QUIET, **options)
     again = run(two, out=tmp_path / "run", running=replace(QUIET, resume=False), **options)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-_FIRST_LINE, _BETWEEN, _REDRAWN = 5.0, 25.0, 0.5  # seconds: before the first line, between lines, between redrawn ones
+_BEFORE, _BETWEEN, _REDRAWN = 5.0, 25.0, 0.5  # seconds: before the first line, between lines, between redrawn ones
 
 
 class Progress:
@@ -38,7 +38,7 @@ class Progress:
         if not self.shown:
             return False
         now, wait = time.monotonic(), _REDRAWN if self.terminal else _BETWEEN
-        return now - self._began >= _FIRST_LINE if self._last is None else now - self._last >= wait
+        return now - self._began >= _BEFORE if self._last is None else now - self._last >= wait
 
     def show(self, done: float, detail: str = "") -> None:
         """Print a line about what is done, if it is time for one or everything is done.
@@ -59,7 +59,8 @@ class Progress:
             when = f"about {duration(left)} here"
         else:
             when = f"{clock(left)} left"
-        count = f"{100 * done:.1f} % of the {self.unit}" if self.total == 1.0 else f"{self.unit} {done}/{self.total}"
+        share = isinstance(self.total, float)
+        count = f"{100 * done:.1f} % of the {self.unit}" if share else f"{self.unit} {done}/{self.total}"
         line = "  ".join(part for part in (count, detail, when) if part)
         end = "\n" if not self.terminal or done >= self.total else ""
         sys.stderr.write((f"\r{line:<78}" if self.terminal else line) + end)

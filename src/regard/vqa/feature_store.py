@@ -24,7 +24,7 @@ from torch import Tensor
 from regard._problem import Problem
 from regard.vqa.description import FeatureDescription
 from regard.vqa.origins import ORIGIN, Origin, from_row
-from regard.vqa.rows import StoredRows
+from regard.vqa.rows import RowReader
 
 WAITING, MADE, BROKEN = 0, 1, 2
 
@@ -33,7 +33,7 @@ WAITING, MADE, BROKEN = 0, 1, 2
 class FeatureStore:
     """Stored features: `store[names]` reads rows as float32, `store.has(name)` says whether a picture has any.
 
-    StoredRows are read when they are asked for, so that the memory of a training run does not grow with the pictures.
+    Rows are read when they are asked for, so that the memory of a training run does not grow with the pictures.
 
     >>> import tempfile
     >>> from regard.backbones import make_backbone
@@ -114,11 +114,11 @@ class FeatureStore:
         return name in self.numbers and bool(self.state[self.numbers[name]] == MADE)
 
     @cached_property
-    def _rows(self) -> StoredRows:
-        return StoredRows(self.features_file, self.width)
+    def _rows(self) -> RowReader:
+        return RowReader(self.features_file, self.width)
 
     def __getitem__(self, names: Sequence[str]) -> Tensor:
-        """StoredRows, (len(names), h, w, D) float32."""
+        """Rows, (len(names), h, w, D) float32."""
         rows = self._rows.read([self.numbers[name] for name in names])
         return torch.from_numpy(rows.astype(numpy.float32)).reshape(len(names), *self.shape)
 

@@ -19,7 +19,7 @@ import numpy
 from regard._problem import Problem
 
 
-class StoredRows:
+class RowReader:
     """Reads rows of a file as an array (rows, width); threads and forked processes may share it, others open it again.
 
     `path`: the file.
@@ -29,7 +29,7 @@ class StoredRows:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = numpy.arange(6, dtype=numpy.float16).tofile(Path(folder) / "rows.bin")
-    ...     StoredRows(Path(folder) / "rows.bin", 2).read([2, 0]).tolist()
+    ...     RowReader(Path(folder) / "rows.bin", 2).read([2, 0]).tolist()
     [[4.0, 5.0], [0.0, 1.0]]
     """
 
@@ -75,7 +75,7 @@ class StoredRows:
         return len(content)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoredRows, (self.path, self.width, self.dtype)
+        return RowReader, (self.path, self.width, self.dtype)
 
 
 class RowWriter:
