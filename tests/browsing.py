@@ -33,10 +33,12 @@ def watched(browser, *addresses, refusals=False, **options):
     context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}} | options)
     page = context.new_page()
     page.set_default_timeout(30_000)
-    page.troubles, page.asked = [], []
+    page.troubles, page.asked, page.pending = [], [], set()
     page.on("pageerror", lambda error: page.troubles.append(str(error)))
     page.on("console", lambda line: page.troubles.append(line.text) if line.type == "error" else None)
-    page.on("request", lambda request: page.asked.append(request.url))
+    page.on("request", lambda request: (page.asked.append(request.url), page.pending.add(request)))
+    for end in ("requestfinished", "requestfailed"):
+        page.on(end, lambda request: page.pending.discard(request))
     try:
         yield page
     finally:
@@ -57,6 +59,16 @@ def until(page, condition, seconds=30):
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
         page.wait_for_timeout(30)
+
+
+def quiet(page):
+    """Wait until all requests are answered, and those that they give rise to."""
+    idle = 0
+    deadline = time.monotonic() + 30
+    while idle < 3:
+        page.wait_for_timeout(50)
+        idle = 0 if page.pending else idle + 1
+        assert time.monotonic() < deadline, page.pending
 
 
 def drawn(page, canvas):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from browsing import answered, drawn, opened, served, settled, state, until, watched
+from browsing import answered, drawn, opened, quiet, served, settled, state, until, watched
 from fake_model import FakePredictor
 from PIL import Image
 
@@ -371,7 +371,7 @@ class TestPlayground:
     def test_a_slider_changes_picture_and_numbers(self, page, address, slider, panel):
         opened(page, address[0], "#tab=playground")
         filled(page)
-        page.wait_for_timeout(200)
+        quiet(page)
         picture, numbers = drawn(page, f"#panel-{panel} canvas"), figures(page, panel)
         control = page.locator(f"[id='p.{slider}']")
         control.focus()
@@ -395,7 +395,7 @@ class TestPlayground:
         page.mouse.up()
         settled(page, "#panel-gaussian canvas", before)
         assert blob.get_attribute("aria-label").startswith("Blob 1 at 0.80, 0.20")
-        page.wait_for_timeout(300)
+        quiet(page)
         numbers = figures(page, "softmax")
         page.mouse.move(field["x"] + 0.05 * field["width"], field["y"] + 0.9 * field["height"])
         page.mouse.down()
@@ -409,7 +409,7 @@ class TestPlayground:
         page.get_by_role("tab", name="Ask").focus()
         page.keyboard.press("ArrowRight")
         filled(page)
-        page.wait_for_timeout(300)
+        quiet(page)
         before = drawn(page, "#panel-sparsemax canvas")
         page.get_by_role("button", name=re.compile("^Blob 2")).focus()
         for key in ("ArrowLeft", "ArrowUp", "+", "]"):
@@ -423,13 +423,13 @@ class TestPlayground:
         view = "#tab=playground&blobs=0.1_0.2_0.1_4&box=0_0_0.5_0.5&p.alpha=2.5&p.eps=1"
         opened(page, address[0], view)
         filled(page)
-        page.wait_for_timeout(200)
+        quiet(page)
         first = drawn(page, "#panel-entmax canvas")
         link = page.url
         page.goto("about:blank")
         opened(page, link)
         filled(page)
-        page.wait_for_timeout(200)
+        quiet(page)
         assert drawn(page, "#panel-entmax canvas") == first
         assert page.locator("[id='p.alpha']").input_value() == "2.5"
         assert page.locator(".handle:not(.box)").count() == 1
@@ -444,13 +444,13 @@ class TestTransport:
             page.get_by_label(kind).check()
             settled(page, "#plan-canvas", before)
         until(page, "document.querySelector('#move-numbers dd') !== null")
-        page.wait_for_timeout(500)
+        quiet(page)
         before, numbers = drawn(page, "#plan-canvas"), page.locator("#move-numbers dd").all_text_contents()
         page.get_by_role("slider", name="eps").focus()
         for _ in range(3):
             page.keyboard.press("PageDown")
         settled(page, "#plan-canvas", before)
-        page.wait_for_timeout(300)
+        quiet(page)
         assert page.locator("#move-numbers dd").all_text_contents() != numbers
 
     def test_a_point_moves_by_keyboard_and_stays_in_the_link(self, page, address):
@@ -526,7 +526,7 @@ def test_a_label_keeps_off_the_marks_of_others(page, address):
 def test_fits_a_phone_and_every_control_has_a_name(browser, address, tab):
     with watched(browser, *address, viewport={"width": 360, "height": 740}, has_touch=True) as page:
         opened(page, address[0], f"#tab={tab}")
-        page.wait_for_timeout(300)
+        quiet(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         nameless = page.evaluate(
             """() => [...document.querySelectorAll('input, button, canvas')].filter(e => e.offsetParent && !(
