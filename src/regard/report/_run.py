@@ -67,7 +67,7 @@ def write_run_report(
     regard._problem.Problem: the report of a run cannot be written as 'report.pdf'. Choose a name that ends in .html.
     """
     folder = AnsweringFolder(Path(run))
-    path = Path(out) if out is not None else folder.path / "report.html"
+    path = Path(out) if out is not None else folder.report
     if path.suffix.lower() not in (".html", ".htm"):
         raise Problem(f"the report of a run cannot be written as {path.name!r}. Choose a name that ends in .html.")
     kinds = list(dict.fromkeys(map(parse, attentions)))

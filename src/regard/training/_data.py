@@ -14,7 +14,7 @@ class DataDescription:
 
     >>> one, two = (DataDescription.of(f"{n} pictures", [f"{i}.png" for i in range(n)]) for n in (3, 4))
     >>> one == two, str(one)
-    (False, '3 pictures, digest 5a6e3aaf1b9d28b4')
+    (False, '3 pictures, digest dac415bf77af74eb')
     """
 
     text: str

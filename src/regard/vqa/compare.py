@@ -184,10 +184,12 @@ def compare_kinds(
     `pictures`: the folder of the pictures; default None, beside the questions.
     `regions`: the folder of the masks, as `read_questions` takes it; default None.
     """
-    store = FeatureStore.open(features)
-    for split in dict.fromkeys(["train", test, *([unseen] if unseen else [])]):
-        records = read_questions(data, split, pictures)
+    splits = dict.fromkeys(["train", test, *([unseen] if unseen else [])])
+    records_of = {split: read_questions(data, split, pictures) for split in splits}
+    for records in records_of.values():
         check_answers(records, data, "a comparison")
+    store = FeatureStore.open(features)
+    for split, records in records_of.items():
         if not any(map(store.has, records.pictures)):
             raise Problem(
                 f"{features} has no features of {split}. Make them there with the same backbone: regard features "
