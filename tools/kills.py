@@ -38,8 +38,9 @@ if __name__ == "__main__":
 """
 TINY = {"width": 16, "heads": 2, "layers": 1, "feed-forward": 32, "flat": 16, "fused": 24, "words": 8, "batch": 8}
 TIMES = {"samples_per_second"}  # columns of a log that differ between runs
-SECONDS = re.compile(rb'(?:"|&quot;)seconds(?:"|&quot;): [0-9.e-]+')  # in a report
-COMMANDS = ("pretrain", "features", "train", "patience", "compare", "demo")
+# In a summary and in a report.
+SECONDS = re.compile(rb'(?:"|&quot;)seconds(?:"|&quot;): (?:[0-9.e-]+|null)|, in [0-9.]+ (?:seconds|minutes|hours)')
+COMMANDS = ("pretrain", "features", "train", "patience", "vqa", "compare", "demo")
 
 
 class Bench:
@@ -55,10 +56,21 @@ class Bench:
         splits = [f"--split={name}" for name in ("train", "val", "test", "pairs")]
         self.splits = splits
         self.run("features", folder / "scenes", "--backbone", folder / "net", "--out", folder / "features", *splits)
+        self._write_table(folder / "questions.csv")
         (folder / "demo.py").write_text(TINY_DEMO)
         start = time.monotonic()
         subprocess.run([sys.executable, "-c", "import regard.cli, regard.training._loop"], check=True)
         self.imports = time.monotonic() - start
+
+    def _write_table(self, path: Path) -> None:
+        """Write questions about scenes as a table of one's own."""
+        from regard.vqa import read_questions
+
+        records = read_questions(self.folder / "scenes").records
+        with path.open("w", newline="") as file:
+            csv.writer(file, delimiter=";").writerows(
+                [("image", "question", "label"), *((r.picture, r.question, r.answers[0]) for r in records)]
+            )
 
     def run(self, *arguments: object) -> None:
         """Run a command that must succeed."""
@@ -81,6 +93,10 @@ class Bench:
             "compare": [
                 *("compare", scenes, *features, "--preset", "small", *tiny, "--epochs", 1, "--seeds", 1),
                 *("--attention", "discrete-softmax", "--attention", "continuous-softmax", "--unseen", "pairs"),
+                *("--checkpoint-every", 20),
+            ],
+            "vqa": [
+                *("vqa", scenes / "train", here / "questions.csv", "--backbone", here / "net", *tiny, "--epochs", 2),
                 *("--checkpoint-every", 20),
             ],
             "demo": ["demo"],

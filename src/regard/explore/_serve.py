@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HINT = (
-    "To ask a model about pictures: regard demo trains one in a few minutes, regard train one on your own questions; "
-    "then regard explore FOLDER."
+    "To ask a model about pictures: regard demo trains one in a few minutes, regard vqa PICTURES TABLE one on your own "
+    "pictures and questions; then regard explore FOLDER."
 )
 
 
