@@ -133,7 +133,7 @@ def test_a_saved_program_runs_without_regard(tmp_path):
 
 def test_a_saved_program_with_learned_alphas_needs_regard(tmp_path):
     save("learned", tmp_path)
-    assert in_a_fresh_process(tmp_path, "import regard").stdout == "the same True\n"
+    assert in_a_fresh_process(tmp_path, "import regard.nn").stdout == "the same True\n"
     assert in_a_fresh_process(tmp_path, "").returncode != 0
 
 

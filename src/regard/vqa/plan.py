@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from regard.vqa.settings import TrainSettings
 
-ENOUGH_STEPS = 3000  # updates that the small model needs, when the number of epochs is chosen by the data
-FEWEST_EPOCHS, MOST_EPOCHS = 2, 40  # epochs that are chosen
+ENOUGH_STEPS = 1000  # updates that the small model needs, when the number of epochs is chosen by the data
+FEWEST_EPOCHS, MOST_EPOCHS = 2, 100  # epochs that are chosen
 FEW_QUESTIONS, FEW_STEPS = 300, 300  # fewer than these are said to be too few
 
 
@@ -20,7 +20,7 @@ class TrainingPlan:
 
     >>> from regard.vqa.settings import small_training
     >>> TrainingPlan.of(small_training(), questions=6000, samples=1500)
-    TrainingPlan(questions=6000, epochs=33, per_epoch=93, batch=16)
+    TrainingPlan(questions=6000, epochs=11, per_epoch=93, batch=16)
     >>> TrainingPlan.of(small_training(epochs=5), questions=100_000, samples=100_000).steps
     7810
     """

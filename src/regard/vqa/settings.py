@@ -102,7 +102,7 @@ class TrainSettings:
 
     model: ModelSettings = field(default_factory=ModelSettings)
     epochs: int | None = setting(
-        "Passes over the data; none: 2 to 40 by the number of questions, for about 3000 steps.", 13, at_least=1
+        "Passes over the data; none: 2 to 100 by the number of questions, for about 1000 steps.", 13, at_least=1
     )
     batch: int = setting("Questions per batch, over all processes.", 64, at_least=1)
     lr: float = setting("Highest learning rate.", 1e-4)
