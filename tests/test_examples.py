@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
+from PIL import Image
+
+from regard.vqa.own import read_own
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -42,3 +46,21 @@ def test_continuous_pool(tmp_path):
     out = run("continuous_pool.py", "--steps", "2", "--out", str(tmp_path / "picture.png"))
     assert out.count("accuracy") == 4
     assert (tmp_path / "picture.png").stat().st_size > 5000
+
+
+def test_pets_table(tmp_path):
+    """On two photographs in the layout of the data."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "annotations" / "trimaps").mkdir(parents=True)
+    lines = ["#Image CLASS-ID SPECIES BREED ID"]
+    for name, breed, species, columns in (("Maine_Coon_1", 1, 1, slice(0, 4)), ("pug_7", 2, 2, slice(2, 20))):
+        lines.append(f"{name} {breed} {species} 1")
+        Image.new("RGB", (20, 10)).save(tmp_path / "images" / f"{name}.jpg")
+        trimap = numpy.full((10, 20), 2, dtype=numpy.uint8)
+        trimap[:, columns] = 1
+        Image.fromarray(trimap).save(tmp_path / "annotations" / "trimaps" / f"{name}.png")
+    lines.append("absent_3 2 2 1")
+    (tmp_path / "annotations" / "list.txt").write_text("\n".join(lines))
+    assert "8 questions about 2 photographs" in run("pets_table.py", str(tmp_path), str(tmp_path / "questions.csv"))
+    answers = [record.answers[0] for record in read_own(tmp_path / "questions.csv", None, tmp_path / "images").records]
+    assert answers == ["cat", "maine coon", "left", "less than a quarter", "dog", "pug", "middle", "most of it"]
