@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard._problem import Problem
 from regard.backbones import Backbone
+from regard.training._progress import duration
 from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN
 from regard.vqa.plan import TrainingPlan
@@ -27,7 +28,7 @@ class Estimate:
     """Seconds for features and for training on this machine, and bytes on disk.
 
     >>> print(Estimate(features=125.0, training=30.0, disk=250_000_000))
-    about 2 min for the features and 30 s for the training; 250 MB on disk
+    about 2 minutes for the features and 30 seconds for the training; 250 MB on disk
     """
 
     features: float
@@ -37,7 +38,9 @@ class Estimate:
     def __str__(self) -> str:
         """In words."""
         disk = f"{self.disk / 1e6:.0f} MB on disk" if self.disk < 1e9 else f"{self.disk / 1e9:.1f} GB on disk"
-        return f"about {_rough(self.features)} for the features and {_rough(self.training)} for the training; {disk}"
+        return (
+            f"about {duration(self.features)} for the features and {duration(self.training)} for the training; {disk}"
+        )
 
     def check_space(self, folder: Path) -> None:
         """Raise a Problem if the disk of a folder, which need not exist yet, has too little space."""
@@ -112,14 +115,3 @@ def _step_seconds(
         optimizer.zero_grad()
         times.append(time.perf_counter() - start)
     return min(times[1:])
-
-
-def _rough(seconds: float) -> str:
-    """A duration without false precision.
-
-    >>> _rough(8), _rough(95), _rough(4000)
-    ('10 s', '2 min', '1.1 h')
-    """
-    if seconds < 60:
-        return f"{max(5, round(seconds / 5) * 5)} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

@@ -9,6 +9,7 @@ from regard.report._entries import Entry
 from regard.report._examples import examples, legend
 from regard.report._plot import accuracy_plot
 from regard.report._style import policy, script, style
+from regard.training._progress import duration
 from regard.vqa.results import Results
 from regard.vqa.summary import RunSummary
 
@@ -88,7 +89,7 @@ def _facts(summary: RunSummary) -> str:
         "measured on": f"{summary.questions:,} questions about {summary.pictures:,} pictures that it was not "
         f"trained on (split {summary.split} of {summary.data})",
         "trained on": f"{summary.train_questions:,} questions about {summary.train_pictures:,} pictures"
-        + ("" if summary.seconds is None else f", in {_duration(summary.seconds)}"),
+        + ("" if summary.seconds is None else f", in {duration(summary.seconds)}"),
         "without the picture": "; ".join(f"{name} {value:.1f} %" for name, value in summary.baselines.items()),
         "output attention": summary.attention,
         "backbone": summary.backbone + (" (random weights)" if summary.untrained else ""),
@@ -100,17 +101,6 @@ def _facts(summary: RunSummary) -> str:
     return "".join(
         f'<dt>{name}</dt><dd><bdi lang="">{escape(words)}</bdi></dd>' for name, words in facts.items() if words
     )
-
-
-def _duration(seconds: float) -> str:
-    """Seconds in the unit that people would use.
-
-    >>> _duration(42), _duration(600), _duration(9000)
-    ('42 seconds', '10 minutes', '2.5 hours')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
 def _results(results: Results) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from regard._problem import Problem
 from regard.pictures import squeezed
+from regard.training._progress import duration
 from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import answer_baselines
 from regard.vqa.blind import blind_quality
@@ -101,22 +102,11 @@ class _Steps:
         """A step over `count` questions."""
         left = ""
         if self.done:
-            left = f", about {readable_duration(self.seconds / self.done * (self.total - self.done))} left"
+            left = f", about {duration(self.seconds / self.done * (self.total - self.done))} left"
         self.say(f"{name}: {count} questions ({100 * self.done // max(1, self.total)} %{left})")
         start = time.monotonic()
         yield
         self.done, self.seconds = self.done + count, self.seconds + time.monotonic() - start
-
-
-def readable_duration(seconds: float) -> str:
-    """A time in seconds, minutes or hours, as a person says it.
-
-    >>> [readable_duration(s) for s in (0.4, 48, 100, 4000)]
-    ['1 s', '48 s', '2 min', '1.1 h']
-    """
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def _tables(evaluations: dict[str, Evaluation], accuracies: dict[str, Accuracy], blind: dict[str, Means]) -> str:
