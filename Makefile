@@ -10,7 +10,8 @@
 # make release build sdist and wheel, and try them in a clean environment; its steps: make sdist, make wheel, make wheel-test
 # make release-all  the same with every Python from 3.11 that is found
 # make hf-models  try every architecture of transformers in a tiny model, and compare with docs/hf-models.md (some minutes)
-# make test-all   test, every architecture of transformers, notebooks, docs, the site in a browser, release
+# make kills   kill long commands at some moments, run them again, and compare the results
+# make test-all   test, kills, every architecture of transformers, notebooks, docs, the site in a browser, release
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -21,7 +22,7 @@ SITE   := $(VENV)/.site
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all test-torch hf-models lint types check machines bench sanitize browser docs docs-both lock site-check \
+.PHONY: demo test test-all test-torch hf-models lint types check kills machines bench sanitize browser docs docs-both lock site-check \
   notebooks sdist wheel wheel-test release release-all clean
 
 # What the application needs is less than what its tests need.
@@ -39,7 +40,11 @@ types: $(READY)
 
 # Two processes of one thread each are faster on two cores than two threads, because most tests are short.
 check: $(READY) browser
-	$(BIN)/pytest -ra --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -ra --numprocesses 2 --dist worksteal --ignore tests/test_kills.py
+
+# Minutes of one core: commands that are killed and run again. `python tools/kills.py` tries more moments.
+kills: $(READY)
+	$(BIN)/pytest -ra tests/test_kills.py
 
 # Other instruction sets, one and two threads, each variant of the kernels and none: what a machine lacks is said.
 machines: $(READY)
@@ -100,7 +105,7 @@ release-all:
 	$(PYTHON) tools/release.py wheel
 	$(PYTHON) tools/release.py test --every-python
 
-test-all: test hf-models notebooks site-check release
+test-all: test kills hf-models notebooks site-check release
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
