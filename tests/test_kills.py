@@ -18,7 +18,7 @@ def bench(tmp_path_factory):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", ["features", "patience", "compare"])
+@pytest.mark.parametrize("name", ["features", "patience", "vqa", "compare"])
 def test_killed_at_random_and_rerun(bench, name, capsys):
     assert kills.tried(bench, name, moments=2, seed=1), capsys.readouterr().out
 

@@ -88,7 +88,7 @@ class Bench:
                 *("pretrain", scenes / "train", "--steps", 60, "--batch-size", 16, "--prototypes", 10, "--queue", 0),
                 *("--checkpoint-every", 7, "--log-every", 3, "--backbone-options", '{"widths": [8], "depths": [1]}'),
             ],
-            "features": ["features", scenes, "--backbone", "small", "--size", 192, "--batch", 1, *self.splits],
+            "features": ["features", scenes, "--backbone", "small", "--size", 96, "--batch", 1, *self.splits],
             "train": ["train", scenes, *features, "--preset", "small", *tiny, "--epochs", 2, "--checkpoint-every", 20],
             "compare": [
                 *("compare", scenes, *features, "--preset", "small", *tiny, "--epochs", 1, "--seeds", 1),

@@ -127,7 +127,7 @@ def test_a_mistyped_path_changes_nothing_on_disk(tmp_path):
         with pytest.raises(Problem):
             answer_questions(pictures, questions, tmp_path / "run", SETTINGS, backbone="small", running=QUIET)
     with pytest.raises(Problem):
-        answer_questions(photos, table, tmp_path / "run", SETTINGS, backbone="nonsense/absent", running=QUIET)
+        answer_questions(photos, table, tmp_path / "run", SETTINGS, backbone=str(tmp_path / "absent"), running=QUIET)
     assert not (tmp_path / "run").exists()
 
 
