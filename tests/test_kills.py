@@ -9,7 +9,7 @@ if sys.platform != "linux":
     pytest.skip("looks at processes in /proc", allow_module_level=True)
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-kills = pytest.importorskip("kills")
+import kills
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def test_again_is_the_same_and_trains_nothing(finished):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_pictures_may_move_and_backbones_may_come_later(finished, monkeypatch):
+def test_a_backbone_that_comes_later_changes_nothing(finished, monkeypatch):
     """The choice of the first start holds: another backbone on the machine changes nothing."""
     folder, result, _ = finished
     monkeypatch.setattr("regard.answering.choice.found_backbones", lambda runs: 1 / 0)
@@ -150,10 +150,19 @@ def test_too_little_space_is_said_before_anything_is_written(tmp_path, monkeypat
     assert not (tmp_path / "run").exists()
 
 
-def test_the_estimate_counts_what_is_left(finished):
+def test_the_estimate_counts_what_is_left(finished, monkeypatch):
     folder, _, _ = finished
-    _, said = answer(folder, folder / "run")
-    assert str(Estimate(0.0, 0.0, 0))[:26] in said  # the features are there already
+    counts = {}
+
+    def look(*_, **known):
+        counts.update(known)
+        return Estimate(0.0, 0.0, 0)
+
+    monkeypatch.setattr("regard.answering.run.estimate", look)
+    answer(folder, folder / "run")
+    assert (counts["pictures"], counts["stored"]) == (24, 24)
+    answer(folder, folder / "elsewhere")
+    assert (counts["pictures"], counts["stored"]) == (24, 0)
 
 
 def test_broken_pictures_are_left_out_and_named(tmp_path):

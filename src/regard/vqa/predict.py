@@ -19,11 +19,12 @@ from regard.continuous.members import describe_density, members
 from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
-from regard.vqa.attention_quality import attention_map, attention_quality, half_area
+from regard.vqa.attention_quality import attention_map, attention_quality
 from regard.vqa.description import FeatureDescription
 from regard.vqa.function_words import function_words
 from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
+from regard.vqa.looks import half_of_attention
 from regard.vqa.mcan import MCAN
 from regard.vqa.records import Answers
 from regard.vqa.results import RESULTS_FOLDER, Results
@@ -222,8 +223,7 @@ class Predictor(Pretrained):
         maps = attention_map(weights[None], looked.density, (_SIDE, _SIDE))
         quality = attention_quality(maps, torch.zeros_like(maps, dtype=torch.bool), cells)
         word_weights = self.model.look_at_words(numbers)[0]
-        # Exact on the cells of a discrete attention; pixels would cut through them.
-        half = half_area(weights[None] if looked.density is None else maps)
+        density = None if looked.density is None else members(looked.density)[0]
         return Prediction(
             question,
             ranked[0][0],
@@ -232,12 +232,12 @@ class Predictor(Pretrained):
             str(kind),
             weights.clone(),
             effective.clone(),
-            None if looked.density is None else members(looked.density)[0],
+            density,
             float(quality.entropy),
             float(quality.support),
             time.perf_counter() - start,
             [(word, float(w)) for word, w in zip(question_words[:length], word_weights, strict=False)],
             [self._role(word) for word in question_words[:length]],
             question_words[length:],
-            float(half),
+            half_of_attention(weights, density),
         )
