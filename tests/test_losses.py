@@ -154,3 +154,32 @@ def test_bad_input_is_named(change, error, message):
     arguments = {"s": torch.zeros(3, 4), "target": torch.tensor([0, 1, 2])} | change
     with pytest.raises(error, match=message):
         regard.entmax_loss(**arguments)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1 - 1e-9, 1 + 1e-12, 1 + 1e-9, 1 + 1e-6, 1.001, 1.3, 2.0])
+def test_float32_near_alpha_one(alpha):
+    """The difference of two powers has no digits left there: 1.461 became -0.768."""
+    s = torch.tensor([[1.0, 0.2, -0.5], [3.0, -2.0, 0.0]])
+    target = torch.tensor([1, 0])
+    exact = regard.entmax_loss(s.double(), target, alpha, reduction="none")
+    torch.testing.assert_close(
+        regard.entmax_loss(s, target, alpha, reduction="none").double(), exact, rtol=1e-5, atol=1e-6
+    )
+    if abs(alpha - 1) < 1e-5:
+        crossed = torch.nn.functional.cross_entropy(s, target, reduction="none")
+        torch.testing.assert_close(
+            regard.entmax_loss(s, target, alpha, reduction="none"), crossed, rtol=1e-4, atol=1e-5
+        )
+
+
+def test_a_constant_added_to_huge_scores_changes_nothing():
+    s, target = torch.tensor([[1.0, 0.0, -2.0]]), torch.tensor([1])
+    for alpha in (1.0, 1.5, 2.0):
+        shifted = regard.entmax_loss(s + 2.0**20, target, alpha)
+        torch.testing.assert_close(shifted, regard.entmax_loss(s, target, alpha), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
+def test_never_negative(alpha):
+    s = torch.randn(4000, 7)
+    assert (regard.entmax_loss(s, regard.entmax(s, alpha), alpha, reduction="none") >= 0).all()

@@ -125,8 +125,11 @@ def _fenchel_young(
     y, counts = _as_distribution(target, s, dim, ignore_index)
     if mask is not None:
         s = s.masked_fill(~mask, -math.inf)
-    linear = _Linear.apply(s, p, y).sum(dim)
+    # Both p and y sum to one, so a constant drops out of <s, p - y>, and with it the error of its rounding.
+    top = s.detach().amax(dim, keepdim=True)
+    linear = _Linear.apply(s, p, y, top.where(top.isfinite(), 0.0)).sum(dim)
     loss: Tensor = linear - omega(p.detach(), dim) + omega(y, dim)
+    loss = loss + (-loss).clamp(min=0).detach()  # rounding alone makes it negative
     if counts is not None:
         loss = loss.where(counts, 0.0)
     loss = loss.to(dtype)
@@ -165,13 +168,17 @@ def _as_distribution(target: Tensor, s: Tensor, dim: int, ignore_index: int) -> 
 
 
 def _tsallis(p: Tensor, dim: int, alpha: float) -> Tensor:
-    """Negative Tsallis entropy of rows: the sum of (p^alpha - p) / (alpha (alpha - 1)), of p ln p at alpha = 1."""
-    if alpha > 1:
-        return ((p**alpha - p) / (alpha * (alpha - 1))).sum(dim)
-    positive = p > 0  # at zero the slope is infinite, and is taken as zero
-    q = torch.where(positive, p, 1.0)
-    term = q * q.log() if alpha == 1 else (q**alpha - q) / (alpha * (alpha - 1))
-    return torch.where(positive, term, 0.0).sum(dim)
+    """Negative Tsallis entropy of rows: the sum of (p^alpha - p) / (alpha (alpha - 1)), of p ln p at alpha = 1.
+
+    As p (e^((alpha - 1) ln p) - 1), because near alpha = 1 the difference of the two powers has no digits left.
+    """
+    delta = alpha - 1
+    positive = p > 0
+    log = torch.where(positive, p, 1.0).log()
+    term = p * (log if delta == 0 else torch.expm1(delta * log) / (alpha * delta))
+    # At zero the slope is that of -p / (alpha delta); up to alpha = 1 it is infinite, and is taken as zero.
+    edge = -p / (alpha * delta) if delta > 0 else torch.zeros_like(p)
+    return torch.where(positive, term, edge).sum(dim)
 
 
 def _norm(p: Tensor, dim: int, alpha: float) -> Tensor:
@@ -183,23 +190,23 @@ def _norm(p: Tensor, dim: int, alpha: float) -> Tensor:
 
 
 class _Linear(Function):
-    """<s, p - y> term by term, with the derivative p - y in s: by duality the derivative of p does not enter."""
+    """<s - top, p - y> term by term, with the derivative p - y in s: by duality that of p does not enter."""
 
     @staticmethod
-    def forward(s: Tensor, p: Tensor, y: Tensor) -> Tensor:
+    def forward(s: Tensor, p: Tensor, y: Tensor, top: Tensor) -> Tensor:
         # A class that takes no part has score -inf and weight zero, and adds nothing.
-        return torch.where(p == y, 0.0, s * (p - y))
+        return torch.where(p == y, 0.0, (s - top) * (p - y))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+        ctx.save_for_backward(*inputs[:3])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor, None]:
         s, p, y = ctx.saved_tensors
-        return grads[0] * (p - y), None, -grads[0] * s
+        return grads[0] * (p - y), None, -grads[0] * s, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        s, p, y = (x.movedim(d, 0) if d is not None else x.unsqueeze(0) for x, d in zip(inputs, in_dims, strict=True))
-        return _Linear.apply(s, p, y), 0
+        batched = (x.movedim(d, 0) if d is not None else x.unsqueeze(0) for x, d in zip(inputs, in_dims, strict=True))
+        return _Linear.apply(*batched), 0

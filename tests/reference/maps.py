@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import torch
 from torch import Tensor
 
@@ -106,3 +107,20 @@ def tsallis(p: Tensor, alpha: float) -> Tensor:
     if alpha == 1:
         return torch.special.entr(p).sum(-1)
     return (p - p**alpha).sum(-1) / (alpha * (alpha - 1))
+
+
+def precise_entmax(row: list[float], alpha: float) -> list[float]:
+    """Bisection on the threshold with as many digits as a weight of 1e-4 needs, 4 (alpha - 1), and some more."""
+    digits = 30 + int(4.5 * alpha)
+    with mpmath.workdps(digits):
+        scores, delta = [mpmath.mpf(x) for x in row], mpmath.mpf(alpha) - 1
+        power, top = 1 / delta, max(scores)
+
+        def weights(tau: mpmath.mpf) -> list[mpmath.mpf]:
+            return [(delta * (x - tau)) ** power if x > tau else mpmath.mpf(0) for x in scores]
+
+        low, high = top - power, top
+        for _ in range(int(3.4 * digits)):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sum(weights(middle)) > 1 else (low, middle)
+        return [float(p) for p in weights(low)]

@@ -49,14 +49,14 @@ class _Transformed(Function):
         dim: int = ctx.dim  # type: ignore[attr-defined]
         p, *alphas = ctx.saved_tensors  # type: ignore[attr-defined]
         alpha = alphas[0] if alphas else ctx.number  # type: ignore[attr-defined]
-        w, total = _slopes(p, alpha, dim)
+        w, total, unit = _slopes(p, alpha, dim)
         change = torch.zeros_like(p)
         if tangents[0] is not None:
             change = w * (tangents[0] - (w * tangents[0]).sum(dim, keepdim=True) / total)
         if alphas and tangents[1] is not None:
-            bend = _bend(p, w, alpha)
+            bend = _bend(p, w, unit, alpha)
             change = change + (bend - w * bend.sum(dim, keepdim=True) / total) * tangents[1]
-        return change
+        return _in_units(change, unit)
 
     @staticmethod
     def vmap(
@@ -81,18 +81,39 @@ class _Entmax(_Transformed):
         return p
 
 
-def _slopes(p: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """w = p^(2 - alpha) on the support, zero elsewhere, and its sum, never zero. Both may be differentiated."""
+def _slopes(p: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor | float]:
+    """w = p^(2 - alpha) on the support, zero elsewhere, in units of its largest; its sum, never zero; and the unit.
+
+    Above alpha = 2 the slope of the smallest weight is the largest, and beyond any number for small weights at large
+    alpha: the unit is then the largest finite number. Up to alpha = 2 it is 1. All may be differentiated.
+    """
     support = p > 0
+    tiny = torch.finfo(p.dtype).tiny
     if isinstance(alpha, float) and alpha == 2:
         w = support.to(p.dtype)
-    else:
-        w = torch.where(support, torch.where(support, p, 1.0) ** (2 - alpha), 0.0)
-    return w, w.sum(dim, keepdim=True).clamp(min=torch.finfo(p.dtype).tiny)
+        return w, w.sum(dim, keepdim=True).clamp(min=tiny), 1.0
+    inside = torch.where(support, p, 1.0)
+    if isinstance(alpha, float) and alpha < 2:
+        w = torch.where(support, inside ** (2 - alpha), 0.0)
+        return w, w.sum(dim, keepdim=True).clamp(min=tiny), 1.0
+    least = inside.detach().amin(dim, keepdim=True)
+    least = torch.where(torch.as_tensor(alpha, device=p.device) > 2, least, 1.0)
+    w = torch.where(support, (inside / least) ** (2 - alpha), 0.0)
+    unit = (least ** (2 - alpha)).clamp(max=torch.finfo(p.dtype).max)
+    return w, w.sum(dim, keepdim=True).clamp(min=tiny), unit
 
 
-def _bend(p: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
-    """d/dalpha of e_alpha(y) at fixed y, from p = e_alpha(y): (p - w - delta p ln p) / delta^2, stable near one."""
+def _in_units(change: Tensor, unit: Tensor | float) -> Tensor:
+    """The product, within the finite numbers; `unit` is that of `_slopes`."""
+    if isinstance(unit, float):
+        return change
+    most = torch.finfo(change.dtype).max
+    return (change * unit).clamp(-most, most)
+
+
+def _bend(p: Tensor, w: Tensor, unit: Tensor | float, alpha: Tensor) -> Tensor:
+    """d/dalpha of e_alpha(y) at fixed y, from p = e_alpha(y): (p - w - delta p ln p) / delta^2, stable near one, in
+    the unit of `w`."""
     support = p > 0
     log = torch.where(support, torch.where(support, p, 1.0).log(), 0.0)
     delta = alpha - 1
@@ -102,8 +123,8 @@ def _bend(p: Tensor, w: Tensor, alpha: Tensor) -> Tensor:
     series = torch.zeros_like(x)
     for k in range(12, -1, -1):
         series = series * small + 1 / math.factorial(k + 2)
-    far = (w - p - p * x) / torch.where(near, 1.0, delta) ** 2
-    return -torch.where(near, p * log.square() * series, far)
+    far = (w - p / unit - p * x / unit) / torch.where(near, 1.0, delta) ** 2
+    return -torch.where(near, p * log.square() * series / unit, far)
 
 
 def pullback(p: Tensor, alpha: float | Tensor, dim: int, grad: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -126,9 +147,9 @@ def pullback(p: Tensor, alpha: float | Tensor, dim: int, grad: Tensor) -> tuple[
         total = w.sum(dim, keepdim=True).clamp_(min=tiny)
         centre = torch.linalg.vecdot(w, grad, dim=dim).unsqueeze(dim) / total
         return (grad - centre).mul_(w), None
-    w, total = _slopes(p, alpha, dim)
+    w, total, unit = _slopes(p, alpha, dim)
     centred = grad - (w * grad).sum(dim, keepdim=True) / total
+    grad_s = _in_units(w * centred, unit)
     if not isinstance(alpha, Tensor):
-        return w * centred, None
-    grad_alpha = (_bend(p, w, alpha) * centred).sum_to_size(alpha.shape)
-    return w * centred, grad_alpha
+        return grad_s, None
+    return grad_s, _in_units(_bend(p, w, unit, alpha) * centred, unit).sum_to_size(alpha.shape)

@@ -18,10 +18,12 @@ from torch import Tensor
 from regard import _check, native
 from regard._torch import without_values
 from regard.maps.entmax.kernel import entmax_by_kernel, suits
+from regard.maps.entmax.steep import steep_rows
 
 GROUP = 16  # entries that share one maximum in the first, small problem
 LONG = 512  # rows shorter than this are solved at once
 CHUNK = 1 << 20  # entries per chunk, which stay in the cache
+EDGE = 0.25  # alpha - 1 from which the edge of the support is solved for
 MOST_STEPS = 60  # Newton needs at most 11 in practice; this only bounds the loop
 
 
@@ -51,29 +53,51 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
 
 
 def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:
+    """Write the weights of a chunk of rows into p; `scratch` is a buffer of its size."""
+    if not isinstance(alpha, Tensor):
+        _solve(p, scratch, s, s.new_tensor([[alpha - 1]], dtype=torch.float64), alpha)
+        return
+    _check_alphas(alpha)
+    delta = not_zero(alpha.double() - 1, 1e-12 if s.dtype == torch.float32 else 1e-24)
+    # Each solver is precise in its own range of alpha: a row goes to the one that its alpha belongs to.
+    solver = ((delta > EDGE).int() + (delta > 1).int()).squeeze(-1)
+    present = solver.unique().tolist()
+    if len(present) == 1:
+        _solve(p, scratch, s, delta)
+        return
+    for number in present:
+        rows = (solver == number).nonzero().squeeze(-1)
+        part = torch.empty_like(s[rows])
+        _solve(part, scratch[: len(rows)], s[rows], delta[rows])
+        p[rows] = part
+
+
+def _solve(p: Tensor, scratch: Tensor, s: Tensor, delta: Tensor, alpha: float | None = None) -> None:
+    """Write the weights of rows into p, whose deltas are all up to EDGE, all above it up to one, or all above one.
+
+    `alpha`: the number where all rows have one.
+    """
     heads, maxima = _group_maxima(s)
     maxima = maxima.masked_fill(maxima == -math.inf, 0.0)
-    kind: _Kind
-    if isinstance(alpha, Tensor):
-        _check_alphas(alpha)
-        if bool((alpha > 2).any()):
-            p.copy_(_bracketed(s, maxima, alpha))
-            return
-        kind = _Entmax(not_zero(alpha - 1, 1e-12 if s.dtype == torch.float32 else 1e-24))
-    elif alpha > 2:
-        p.copy_(_bracketed(s, maxima, s.new_tensor([[alpha]])))
+    if bool(delta.flatten()[0] > 1):
+        p.copy_(steep_rows(s.double() - maxima, delta))
         return
-    elif alpha == 2:
+    kind: _Kind
+    rate = delta.to(s.dtype)
+    if alpha == 2:
         kind = _Sparsemax()
     elif alpha == 1.5:
         kind = _Entmax15()
     else:
-        kind = _Entmax(s.new_tensor([[alpha - 1]]))
+        kind = _Edge(rate) if bool(delta.flatten()[0] > EDGE) else _Entmax(rate)
     width = heads.shape[-1]
-    lam = kind.lower_bound((heads.mean(-1, keepdim=True) - maxima) * kind.unit, width)
+    shifted = _shifted(scratch[:, :width], heads, maxima, kind)
+    # The mean of shifted scores: a sum of the scores themselves can exceed the largest number.
+    lam = kind.lower_bound(shifted.mean(-1, keepdim=True), width)
     if heads is not s:
-        lam = _climb(p[:, :width], _shifted(scratch[:, :width], heads, maxima, kind), lam, kind)
-    _climb(p, _shifted(scratch, s, maxima, kind), lam, kind)
+        lam = _climb(p[:, :width], shifted, lam, kind)
+        shifted = _shifted(scratch, s, maxima, kind)
+    _climb(p, shifted, lam, kind)
 
 
 def _shifted(x: Tensor, s: Tensor, maxima: Tensor, kind: _Kind) -> Tensor:
@@ -99,11 +123,11 @@ def not_zero(delta: Tensor, tiny: float) -> Tensor:
 
 
 def _check_alphas(alpha: Tensor) -> None:
-    if _check.values_checked(alpha) and not bool((alpha > 0).all()):
+    if _check.values_checked(alpha) and not bool(((alpha > 0) & (alpha < math.inf)).all()):
         _check.complain(
             "alpha",
-            f"a tensor with minimum {float(alpha.min())}",
-            "values > 0",
+            f"a tensor with values from {float(alpha.min())} to {float(alpha.max())}",
+            "finite values > 0",
             "Learn it as alpha = 1 + softplus(a), sparse, or softplus(a), which may become dense.",
         )
 
@@ -179,7 +203,7 @@ class _Entmax15:
 
 @final
 class _Entmax:
-    """Any 0 < alpha <= 2, with logarithms so that nothing is lost near one; at one itself this is softmax."""
+    """Any alpha > 0 up to 1 + EDGE, with logarithms so that nothing is lost near one; at one itself this is softmax."""
 
     unit = 1.0
 
@@ -195,28 +219,34 @@ class _Entmax:
 
     def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
         base = (x - lam).mul_(self.delta).add_(1).clamp_(min=torch.finfo(x.dtype).tiny)
-        return -total * torch.expm1(-self.delta * total.log()) / self.delta / p.div_(base).sum(-1, keepdim=True)
+        return _norm_step(total, p.div_(base).sum(-1, keepdim=True), self.delta)
 
 
-def _bracketed(s: Tensor, maxima: Tensor, alpha: Tensor) -> Tensor:
-    """Alpha above two: the sum is not convex and its slope is infinite at the edge of the support, so Newton and
-    bisection steps take turns inside a bracket, in float64."""
-    dtype = s.dtype
-    x = (s - maxima).double()
-    delta = not_zero(alpha.double() - 1, 1e-24)
-    low = torch.zeros_like(x[:, :1])
-    high = (-torch.expm1(-delta * math.log(x.shape[-1])) / delta).expand_as(low)
-    lam = low
-    for step in range(2 * MOST_STEPS):
-        base = ((x - lam) * delta).clamp_(min=-1)
-        p = torch.log1p(base).div_(delta).exp_()
-        total = p.sum(-1, keepdim=True)
-        if not bool(((total - 1).abs() > 1e-14).logical_and(high - low > 1e-15 * high).any()):
-            break
-        low = torch.where(total > 1, lam, low)
-        high = torch.where(total > 1, high, lam)
-        slope = torch.where(p > 0, p / (1 + base), 0).sum(-1, keepdim=True)
-        newton = lam + (total - 1) / slope
-        inside = (newton > low) & (newton < high) & (step % 2 == 0)
-        lam = torch.where(inside, newton, (low + high) / 2)
-    return (p / total.clamp(min=1e-300)).to(dtype)
+@final
+class _Edge:
+    """Alpha from 1 + EDGE to 2: p = [delta (x - lam)]_+^(1 / delta), where lam is the edge of the support.
+
+    Differences of neighbours of the edge are exact, which those of 1 + delta (x - lam) in `_Entmax` are not: of many
+    small weights each would be off by the spacing of numbers near one.
+    """
+
+    unit = 1.0
+
+    def __init__(self, delta: Tensor) -> None:
+        self.delta = delta
+
+    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
+        return torch.maximum(mean - torch.exp(-self.delta * math.log(n)) / self.delta, -1 / self.delta)
+
+    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
+        torch.sub(x, lam, out=p).clamp_(min=0).mul_(self.delta)
+        return p.log_().div_(self.delta).exp_().sum(-1, keepdim=True)
+
+    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
+        base = (x - lam).mul_(self.delta).clamp_(min=torch.finfo(x.dtype).tiny)
+        return _norm_step(total, p.div_(base).sum(-1, keepdim=True), self.delta)
+
+
+def _norm_step(total: Tensor, slope: Tensor, delta: Tensor) -> Tensor:
+    """Newton's step on (sum)^delta - 1, from the sum of the weights and that of their slopes."""
+    return -total * torch.expm1(-delta * total.log()) / delta / slope
