@@ -56,6 +56,14 @@ def without_values(x: Tensor) -> bool:
     return kind is not None and isinstance(x, kind)
 
 
+def with_values() -> AbstractContextManager[Any]:
+    """A block in which new tensors have values: on the CPU where modules are being built on the meta device.
+
+    Models are built there to load weights later; what is computed and not loaded needs its numbers at once.
+    """
+    return torch.device("cpu") if torch.empty(0).is_meta else nullcontext()
+
+
 def autocasting(device: torch.device) -> bool:
     """Whether autocast is on for a device; False on the meta device, where torch raises."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)

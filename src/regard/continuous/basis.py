@@ -7,6 +7,7 @@ A basis evaluates itself, and knows its expectation under the two kinds of densi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -47,6 +48,14 @@ class Basis(ABC):
         if not torch.compiler.is_compiling():  # a traced tensor has no values to cache
             self._cast[key] = cast
         return cast
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the caches: their keys are weak references, which cannot be copied or written to a file."""
+        return vars(self) | {"_cast": {}, "operators": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The state, with empty caches."""
+        vars(self).update(state | {"operators": WeakKeyDictionary()})
 
     def __repr__(self) -> str:
         return shown(self, self._tensors)

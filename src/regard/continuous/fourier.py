@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard import _check
 from regard._repr import shown
+from regard._torch import with_values
 from regard.continuous.basis import Basis
 from regard.continuous.bessel import normalised_bessel
 
@@ -48,14 +49,16 @@ class FourierBasis(Basis):
     @classmethod
     def on_grid(cls, height: int, width: int) -> FourierBasis:
         """The height x width lowest frequencies of the unit square."""
-        rows = torch.arange(_check.count("height", height), dtype=torch.float64)
-        columns = torch.arange(_check.count("width", width), dtype=torch.float64)
-        return cls(torch.cartesian_prod(rows, columns).flip(-1))
+        with with_values():
+            rows = torch.arange(_check.count("height", height), dtype=torch.float64)
+            columns = torch.arange(_check.count("width", width), dtype=torch.float64)
+            return cls(torch.cartesian_prod(rows, columns).flip(-1))
 
     @classmethod
     def on_line(cls, length: int) -> FourierBasis:
         """The `length` lowest frequencies of the unit interval."""
-        return cls(torch.arange(_check.count("length", length), dtype=torch.float64).unsqueeze(-1))
+        with with_values():
+            return cls(torch.arange(_check.count("length", length), dtype=torch.float64).unsqueeze(-1))
 
     @property
     def numbers(self) -> Tensor:
@@ -76,6 +79,7 @@ class FourierBasis(Basis):
 
     def __call__(self, t: Tensor) -> Tensor:
         """psi(t): (..., d) -> (..., N)."""
+        _check.finite("t", t)
         tensors = self.like(t)
         return (
             torch.cos(t.to(tensors["waves"].dtype).unsqueeze(-2) * tensors["waves"]).prod(-1) * tensors["scale"]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard import _check
 from regard._repr import shown
+from regard._torch import with_values
 
 # Smallest variance of a location, relative to the squared extent of all points.
 _LEAST = {torch.float32: 1e-7, torch.float64: 1e-14}
@@ -120,7 +121,8 @@ def grid(height: int, width: int, *, at: Placement = "centre") -> Locations:
     >>> len(cells), cells.points[0].tolist(), cells.sides.tolist()
     (8, [0.125, 0.25], [0.25, 0.5])
     """
-    return _cells((_check.count("height", height), _check.count("width", width)), at)
+    with with_values():
+        return _cells((_check.count("height", height), _check.count("width", width)), at)
 
 
 def line(length: int, *, at: Placement = "centre") -> Locations:
@@ -131,7 +133,8 @@ def line(length: int, *, at: Placement = "centre") -> Locations:
     >>> line(4).points.flatten().tolist()
     [0.125, 0.375, 0.625, 0.875]
     """
-    return _cells((_check.count("length", length),), at)
+    with with_values():
+        return _cells((_check.count("length", length),), at)
 
 
 def _cells(shape: tuple[int, ...], at: Placement) -> Locations:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard._torch import with_values
 from regard.continuous import _small
 from regard.continuous._jacobian import Jacobians, with_jacobian
 from regard.continuous.basis import Basis, only_one_or_two
@@ -49,12 +50,14 @@ class RadialBasis(Basis):
 
         Default variance: the standard deviation along each axis is 0.6 times the spacing of the centres.
         """
-        return cls._spread((height, width), variance)
+        with with_values():
+            return cls._spread((height, width), variance)
 
     @classmethod
     def on_line(cls, length: int, variance: float | None = None) -> Self:
         """`length` centres spread evenly over the unit interval, ends included."""
-        return cls._spread((length,), variance)
+        with with_values():
+            return cls._spread((length,), variance)
 
     @classmethod
     def _spread(cls, shape: tuple[int, ...], variance: float | None) -> Self:
@@ -108,6 +111,7 @@ class GaussianBasis(RadialBasis):
 
     def __call__(self, t: Tensor) -> Tensor:
         """psi(t): (..., d) -> (..., N)."""
+        _check.finite("t", t)
         distance, logdet = self._distance(t)
         return torch.exp(-0.5 * (distance + logdet + self.dimensions * math.log(2 * math.pi))).to(t.dtype)
 
@@ -148,6 +152,7 @@ class ParaboloidBasis(RadialBasis):
 
     def __call__(self, t: Tensor) -> Tensor:
         """psi(t): (..., d) -> (..., N)."""
+        _check.finite("t", t)
         d = self.dimensions
         distance, logdet = self._distance(t)
         peak = ball_constant(d, 1) * torch.exp(-0.5 * (logdet + d * math.log(d + 4)))

@@ -6,14 +6,13 @@ Legend: B or (...) batch, L locations, N basis functions, D width, H heads, E wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard._torch import without_autocast
+from regard._torch import with_values, without_autocast
 from regard.continuous import (
     Attended,
     Basis,
@@ -33,14 +32,16 @@ from regard.hub import PretrainedModule
 from regard.hub.card import Card
 from regard.maps.entmax import softmax
 from regard.nn._cards import pool_card
+from regard.nn._computed import ComputedBuffers
 from regard.nn._spelled import read_basis, read_fit, read_locations, spell_basis, spell_fit, spell_locations
 
 
-class _OnLocations(PretrainedModule):
+class _OnLocations(ComputedBuffers, PretrainedModule):
     """Locations, a basis on them, and the ridge operator that belongs to both."""
 
     operator: Tensor
     dim: int
+    computed = ("operator", "home", "height")
 
     def __init__(
         self, where: Locations | int | tuple[int, int], basis: Basis | None, penalty: float, padding: bool
@@ -50,18 +51,9 @@ class _OnLocations(PretrainedModule):
             where = line(where) if isinstance(where, int) else grid(*where)
         self.where, self.basis = where, basis or _basis_for(where)
         self.penalty, self.padding = penalty, padding
-        # Not saved with the parameters: it can be computed again.
-        self.register_buffer("operator", ridge(where, self.basis, penalty, padding), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        originals = dict(self._buffers)
-        super()._apply(fn, recurse)
-        # A new dtype is for the parameters: buffers that were solved in float64 keep theirs and only change device.
-        for name, converted in self._buffers.items():
-            original = originals[name]
-            if original is not None and converted is not None:
-                self._buffers[name] = original.to(converted.device)
-        return self
+        with with_values():
+            # Not saved with the parameters: it can be computed again.
+            self.register_buffer("operator", ridge(where, self.basis, penalty, padding), persistent=False)
 
     def _operator(self, mask: Tensor | None) -> Tensor:
         """(L, N); with a mask one per example, (..., L, N), with zeros where a location does not take part."""
@@ -239,10 +231,11 @@ class ContinuousSelfAttention(_OnLocations):
         self.shape_bias = nn.Parameter(torch.cat([torch.zeros(heads, d), factor], -1))
         self.floor = narrowest**2
         # The mean of a query's density at initialisation: the logit of its own location, clamped away from the border.
-        self.register_buffer("home", points.double().clamp(0.01, 0.99).logit(), persistent=False)
-        # Functions differ in height by orders of magnitude; their root mean square makes coefficients comparable.
-        height = self.basis(points.double()).square().mean(0).sqrt()
-        self.register_buffer("height", height, persistent=False)
+        with with_values():
+            self.register_buffer("home", points.double().clamp(0.01, 0.99).logit(), persistent=False)
+            # Functions differ in height by orders of magnitude; their root mean square makes coefficients comparable.
+            height = self.basis(points.double()).square().mean(0).sqrt()
+            self.register_buffer("height", height, persistent=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Features (B, L, dim) to contexts (B, L, dim)."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from regard.swav._settings import Crops
 from regard.training import mix, uniform
 
-_GREY = torch.tensor([0.299, 0.587, 0.114])
-_YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+_GREY = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float32)
+_YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]], dtype=torch.float32)
 _DRAWS = 14  # random numbers per view
 _WINDOW = 1 << 20  # key of the random numbers that all views share; no view has this number
 
@@ -41,6 +41,7 @@ def views(pictures: Tensor, aspect: Tensor, index: Tensor, settings: Crops, seed
     # Half precision would be visible in the pictures.
     with torch.autocast(pictures.device.type, enabled=False):
         x = pictures.permute(0, 2, 1, 3).float().div_(255)  # rows first: (B, S, 3, S)
+        aspect = aspect.to(x)
         window = _draw_windows(x, index, settings, seed)
         batches = [_views(x, aspect, index, window, settings, seed, range(2), settings.size, settings.scale)]
         if settings.local:
@@ -140,8 +141,8 @@ def _resampling(
 def _resampling_weights(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
     """The matrices (B, size, side) that resample [start, start + length) to `size` points, bilinear with averaging."""
     step = (length / size).view(-1, 1, 1)
-    at = start.view(-1, 1, 1) + step * (torch.arange(size, device=start.device).view(-1, 1) + 0.5)
-    pixel = torch.arange(side, device=start.device) + 0.5
+    at = start.view(-1, 1, 1) + step * (torch.arange(size, device=start.device, dtype=start.dtype).view(-1, 1) + 0.5)
+    pixel = torch.arange(side, device=start.device, dtype=start.dtype) + 0.5
     weights = (1 - (pixel - at).abs() / step.clamp(min=1)).clamp_(min=0)
     return weights / weights.sum(-1, keepdim=True)
 

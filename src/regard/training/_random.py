@@ -42,7 +42,7 @@ def uniform(seed: int, index: Tensor, count: int) -> Tensor:
     """
     sample = _scrambled(index.to(torch.int64) * _signed(_STEP) + _signed(mix(seed)))
     draw = torch.arange(1, count + 1, device=index.device) * _signed(_STEP)
-    return (_scrambled(sample.unsqueeze(1) + draw) >> 40 & (1 << 24) - 1) * 2.0**-24
+    return (_scrambled(sample.unsqueeze(1) + draw) >> 40 & (1 << 24) - 1).to(torch.float32) * 2.0**-24
 
 
 def _scrambled(x: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from regard import _check
 from regard._repr import shown
+from regard._torch import with_values
 from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
+from regard.nn._computed import ComputedBuffers
 from regard.vqa.cells import Neighbours, coordinates, whitening
 from regard.vqa.kinds import Kind, named_map
 from regard.vqa.norm import UnbiasedNorm
@@ -39,7 +41,7 @@ class Answered(NamedTuple):
         return shown(self, self._asdict())
 
 
-class MCAN(Pretrained, nn.Module):
+class MCAN(ComputedBuffers, Pretrained):
     """Questions and grids of features to scores of answers.
 
     Text: word vectors, an LSTM, layers of self-attention. Picture: a linear layer on each cell (or, if
@@ -66,6 +68,7 @@ class MCAN(Pretrained, nn.Module):
     feature_mean: Tensor
     feature_scale: Tensor
     place: Tensor
+    computed = ("place",)
 
     def __init__(
         self, settings: ModelSettings, *, vocabulary: int, answers: int, cells: tuple[int, int], features: int
@@ -84,8 +87,9 @@ class MCAN(Pretrained, nn.Module):
         s, d = settings, settings.width
         self.embedding = nn.Embedding(vocabulary, s.words, padding_idx=0)
         self.lstm = nn.LSTM(s.words, d, batch_first=True)
-        place = coordinates(*cells) if s.coordinates else torch.zeros(cells[0] * cells[1], 0)
-        self.register_buffer("place", place, persistent=False)
+        with with_values():
+            place = coordinates(*cells) if s.coordinates else torch.zeros(cells[0] * cells[1], 0)
+            self.register_buffer("place", place, persistent=False)
         self.register_buffer("feature_mean", torch.zeros(features))
         self.register_buffer("feature_scale", torch.eye(features) if self.whitens else torch.ones(features))
         self.cell = Neighbours(features, d, cells) if s.neighbours else nn.Linear(features, d)

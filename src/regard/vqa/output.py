@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from regard import _check
 from regard._repr import shown
+from regard._torch import with_values
 from regard.continuous import (
     Density,
     FourierBasis,
@@ -88,7 +89,8 @@ class OutputAttention(nn.Module):
     @cached_property
     def regression(self) -> _Regression:
         """The regression of the value function on the cells, for all continuous kinds; computed at first use."""
-        with torch.inference_mode(False):  # so that it can be trained with even if the first use is in inference mode
+        # So that it can be trained with even if the first use is in inference mode, or the model is built on meta.
+        with torch.inference_mode(False), with_values():
             return _Regression(grid(*self.cells), _setting(self.basis, self.cells))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, kind: str | Kind | None = None) -> Looked:
