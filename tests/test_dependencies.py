@@ -53,6 +53,21 @@ def test_each_dependency_is_assessed_once():
     assert all(re.search(r"\d, 20\d\d-\d\d-\d\d$", row[4]) for row in assessed)
 
 
+@pytest.mark.parametrize(
+    ("name", "last_with_a_hole"),
+    [
+        ("pillow", "12.3.0"),  # heap overflow in the JPEG decoder
+        ("python-multipart", "0.0.26"),  # headers without limits; before it slow preambles, names of uploads as paths
+        ("starlette", "1.5.0"),  # ranges without limits; before it limits of forms, hosts in URLs
+    ],
+)
+def test_releases_with_known_holes_are_excluded(name, last_with_a_hole):
+    bounds = [r for r in asked(["explore", "test"]) if r.name == name]
+    assert bounds
+    assert not any(r.specifier.contains(last_with_a_hole) for r in bounds)
+    assert all(r.specifier.contains(pinned()[name]) for r in bounds)
+
+
 def test_releases_that_were_compromised_are_excluded():
     lightning = next(r for r in asked(["swav"]) if r.name == "lightning")
     assert not any(lightning.specifier.contains(version) for version in ("2.6.2", "2.6.3"))

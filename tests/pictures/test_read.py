@@ -1,6 +1,8 @@
 """One picture of every kind, and what is no picture."""
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -108,3 +110,35 @@ def test_a_picture_that_is_squeezed_is_worth_a_warning(tmp_path):
     assert warning.startswith("2 of 5 pictures are squeezed")
     assert "beyond 3:1, at worst 9 x 90 (tall.jpg)" in warning
     assert squeezed([tmp_path / "square.png", tmp_path / "bad.png"]) is None
+
+
+@pytest.mark.parametrize("mode", ["I;16", "RGBA", "L", "I", "F"])
+def test_rows_are_converted_a_few_at_a_time(mode, monkeypatch):
+    values = np.arange(7 * 5, dtype=np.float32).reshape(7, 5)
+    pictures = {
+        "I;16": Image.fromarray((values * 1500).astype(np.uint16)),
+        "RGBA": Image.fromarray(np.stack([values * 7] * 4, -1).astype(np.uint8), "RGBA"),
+        "L": Image.fromarray((values * 7).astype(np.uint8)),
+        "I": Image.fromarray((values * 100_000).astype(np.int32)),
+        "F": Image.fromarray(values / 34),
+    }
+    picture = saved(pictures[mode], "TIFF")
+    whole = read(picture)
+    monkeypatch.setattr("regard.pictures._read.STRIP_PIXELS", 10)
+    assert torch.equal(read(picture), whole)
+
+
+def test_a_large_picture_of_16_bits_takes_little_more_memory_than_its_pixels(tmp_path):
+    """Some kilobytes can hold 25 million pixels: 50 MB as they are, 75 MB as RGB; 700 MB if converted at once."""
+    path = tmp_path / "grey.png"
+    Image.fromarray(np.zeros((5000, 5000), np.uint16)).save(path)
+    assert path.stat().st_size < 100_000
+    code = (
+        "import resource, sys; from regard.pictures import read; read(sys.argv[1], max_pixels=1 << 30);"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; read(sys.argv[2], max_pixels=1 << 30);"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)"
+    )
+    small = tmp_path / "small.png"
+    Image.fromarray(np.zeros((1100, 1100), np.uint16)).save(small)
+    done = subprocess.run([sys.executable, "-c", code, small, path], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 250

@@ -253,9 +253,10 @@ def _transformers(name: str, size: int | None, pretrained: bool) -> Backbone:
 
     try:
         known = None if pretrained or Path(name).is_dir() else resnet_config(name)
-        config = known or transformers.AutoConfig.from_pretrained(name)
+        # Without a word on it, transformers asks at a terminal whether to run the code of a repository.
+        config = known or transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         network = (transformers.AutoModel.from_pretrained if pretrained else transformers.AutoModel.from_config)(
-            name if pretrained else config
+            name if pretrained else config, trust_remote_code=False
         )
         mean, std = _statistics(name)
     except (OSError, ValueError, RuntimeError) as error:
