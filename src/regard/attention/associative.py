@@ -31,7 +31,7 @@ class Associative(Algorithm):
 
     def compute(self, call: Call) -> Tensor:
         """Keys times values first."""
-        call = call.checked()
+        call = call.finite()
         q, k = cast(Factored, call.affinity).factors(call.q, call.k)
         v, n = participants(call.v, call.mask)
         return call.result(q @ (k.mT @ v) / n)

@@ -32,7 +32,7 @@ class Blocks(Algorithm):
     def compute(self, call: Call) -> Tensor:
         """One block after the other."""
         rows = rows_in_budget(call, call.numbers)
-        call = call.checked()
+        call = call.finite()
         parameters, blocks = Parameters.of(call.affinity, call.map), QueryBlocks.of(call, rows)
         context = _rows_of(parameters, call.dropout)
         c = in_blocks(context, call.q, call.k, call.v, call.bias, blocks, parameters, random=call.dropout > 0)

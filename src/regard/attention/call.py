@@ -12,7 +12,7 @@ from torch import Tensor
 from regard import _check
 from regard._repr import shown
 from regard._torch import exporting
-from regard.affinity import Affinity, Concatenation, Factored
+from regard.affinity import Affinity
 from regard.attention.arguments import Causal, Map, batch_of, check_shapes, diagonal_of
 from regard.attention.masks import same_for_all_queries, with_causal
 from regard.attention.range_checks import finite_context, finite_parameters
@@ -59,6 +59,8 @@ class Call:
     ) -> Call:
         """The arguments of `attend`, checked except for values in tensors; `v` None becomes values of width zero."""
         batch = check_shapes(q, k, v, affinity, mask, bias, enable_gqa)
+        if not enable_gqa and (_exceeds(mask, q, k) or _exceeds(bias, q, k)):
+            q = q.expand(*batch, *q.shape[-2:])  # a mask or a bias with the batch of v alone: scores have it too
         value = as_map(map)
         dropout = _check.share("dropout_p", dropout_p)
         diagonal = diagonal_of(causal, q.shape[-2], k.shape[-2])
@@ -129,7 +131,9 @@ class Call:
         return replace(self, q=q, k=k, v=v, bias=bias)
 
     def finite(self) -> Call:
-        """The call in the dtype of the computation, float32 for half precision; NaN and infinity are errors."""
+        """The call in the dtype of the computation, float32 for half precision; NaN and infinity are errors, also in
+        the tensors of the affinity: not every score that they enter is formed, and not every one shows them."""
+        finite_parameters(self.affinity)
         for name, x in (("q", self.q), ("k", self.k), ("v", self.v)):
             _check.finite(name, x)
         call = self.promoted()
@@ -139,12 +143,6 @@ class Call:
             return call
         bias = None if call.bias is None else call.bias.float()
         return replace(call, q=call.q.float(), k=call.k.float(), v=call.v.float(), bias=bias)
-
-    def checked(self) -> Call:
-        """As `finite`, with the tensors of an affinity whose scores may never be formed checked too."""
-        if isinstance(self.affinity, (Factored, Concatenation)):
-            finite_parameters(self.affinity)
-        return self.finite()
 
     def result(self, c: Tensor) -> Tensor:
         """The context in the dtype of the queries; an error if something overflowed."""
@@ -157,3 +155,11 @@ class Call:
 
     def __repr__(self) -> str:
         return shown(self, {name: getattr(self, name) for name in ("q", "k", "v", "affinity", "map")})
+
+
+def _exceeds(x: Tensor | None, q: Tensor, k: Tensor) -> bool:
+    """Whether a mask or a bias has leading dimensions that the scores of q and k lack."""
+    if x is None or x.dim() < 3 or exporting():
+        return False
+    leading = batch_of(q, k)
+    return torch.broadcast_shapes(leading, x.shape[:-2]) != leading

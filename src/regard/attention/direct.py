@@ -27,6 +27,6 @@ class Direct(Algorithm):
 
     def compute(self, call: Call) -> Tensor:
         """The three steps, one after the other."""
-        call = call.checked()
+        call = call.finite()
         p = weights_of(call.q, call.k, call.affinity, call.map, call.full_mask, call.bias)
         return call.result(with_dropout(p, call.dropout) @ call.v)

@@ -46,8 +46,10 @@ def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, bias: Tens
     if isinstance(affinity, Dot):
         # The kernel scales in float32; scaling half-precision queries first would round them once more.
         same_width(q, k)
-        first, second = q, k
         scale = q.shape[-1] ** -0.5 if affinity.scale is None else affinity.scale
+        # A causal kernel scales scores of -inf too: with a scale of zero or less they would become NaN or +inf.
+        first, second = (q if scale > 0 else q * math.copysign(scale != 0, scale)), k
+        scale = abs(scale) or 1.0
     else:
         finite_parameters(affinity)
         (first, second), scale = affinity.factors(q, k), 1.0

@@ -34,7 +34,7 @@ class Sorted(Algorithm):
 
     def compute(self, call: Call) -> Tensor:
         """By the sums of the map."""
-        call = call.checked()
+        call = call.finite()
         context = _softmax if isinstance(call.map, Softmax) else _mean
         return call.result(context(call.q, call.k, call.v, cast(Concatenation, call.affinity), call.mask))
 

@@ -47,7 +47,7 @@ class Sparse(Algorithm):
 
     def compute(self, call: Call) -> Tensor | None:
         """The kernel, head by head; None if the support of a row is so large that a dense algorithm is faster."""
-        call = call.checked()
+        call = call.finite()
         q, k = cast(Factored, call.affinity).factors(call.q, call.k)
         batch = batch_of(q, k, call.v)  # that of the affinity's weights too
         q, k, v = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (q, k, call.v))

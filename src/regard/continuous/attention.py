@@ -131,4 +131,14 @@ def read_out(
         effective = effective.masked_fill(~mask, 0)
     rows = effective.to(values.dtype)
     context = rows @ values if rows.dim() == values.dim() else (rows.unsqueeze(-2) @ values).squeeze(-2)
+    _check_context(context, values, operator)
     return Attended(context, density, effective)
+
+
+def _check_context(context: Tensor, values: Tensor, operator: Tensor) -> None:
+    """An error that names the argument which is not finite. NaN and infinity show in the context, which is small."""
+    if _check.values_checked(context) and not bool(context.detach().isfinite().all()):
+        _check.finite("values", values)
+        _check.finite("operator", operator)
+        got = f"values so large that their sums overflow {context.dtype}"
+        _check.complain("values", got, "finite sums", "Scale the values down.")

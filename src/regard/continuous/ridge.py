@@ -179,6 +179,7 @@ def diagnose(
         signal = FourierBasis(numbers)(points)
     else:
         _check.floating("values", values, min_dims=2)
+        _check.finite("values", values)
         signal = (
             values.detach().double().flatten(0, -3).movedim(0, 1).flatten(1) if values.dim() > 2 else values.double()
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -36,9 +37,9 @@ def normmax(s: Tensor, alpha: float | Tensor = 2.0, dim: int = -1, mask: Tensor 
     s, dim, dtype = scores_in_float32(s, dim, mask)
     if isinstance(alpha, Tensor):
         alpha = one_per_row("alpha", alpha, s, dim).movedim(dim, -1).double()
-        if _check.values_checked(alpha) and not bool((alpha > 1).all()):
-            got = f"a tensor with minimum {float(alpha.min())}"
-            _check.complain("alpha", got, "values > 1", "Learn it as alpha = 1 + softplus(a).")
+        if _check.values_checked(alpha) and not bool(((alpha > 1) & (alpha < math.inf)).all()):
+            got = f"a tensor with values from {float(alpha.min())} to {float(alpha.max())}"
+            _check.complain("alpha", got, "finite values > 1", "Learn it as alpha = 1 + softplus(a).")
     _check.scores(s)
     x, part, exists = from_the_top(s, dim)
     beta = alpha / (alpha - 1)

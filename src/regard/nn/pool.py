@@ -97,6 +97,7 @@ class AttentionPool(PretrainedModule):
         _check.floating("x", x, min_dims=2)
         if x.shape[-1] != self.dim:
             _check.complain("x", f"width {x.shape[-1]}", f"{self.dim}", "Features lie along the last axis.")
+        _check.finite("x", x)
         if mask is not None:
             _check.boolean_mask(mask, x.shape[:-1], "x without its last axis")
             mask = mask[..., None, None, :]

@@ -36,10 +36,11 @@ def as_pairs(x: Tensor, y: Tensor, pairwise: bool, axes: int) -> tuple[Tensor, T
 
 
 def computed(**tensors: Tensor) -> tuple[list[Tensor], torch.dtype]:
-    """The tensors in one common dtype, float32 or wider, to compute in; and the dtype of the result."""
+    """The tensors, which must be finite, in one common dtype, float32 or wider; and the dtype of the result."""
     dtype = None
     for name, x in tensors.items():
         _check.floating(name, x, min_dims=1)
+        _check.finite(name, x)
         dtype = x.dtype if dtype is None else torch.promote_types(dtype, x.dtype)
     assert dtype is not None
     return [x.to(torch.promote_types(dtype, torch.float32)) for x in tensors.values()], dtype

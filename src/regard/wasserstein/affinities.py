@@ -210,8 +210,10 @@ class HistogramW1(Distance):
     tau: float | Tensor = 1.0
 
     def distance(self, q: Tensor, k: Tensor) -> Tensor:
-        """See `histogram_wasserstein`."""
-        return histogram_wasserstein(q.softmax(-1), k.softmax(-1), self.support, pairwise=True)
+        """See `histogram_wasserstein`. Softmax in half precision does not sum to one: it is computed in float32."""
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        histograms = (x.to(dtype).softmax(-1) for x in (q, k))
+        return histogram_wasserstein(*histograms, self.support, pairwise=True).to(q.dtype)
 
 
 @final

@@ -33,7 +33,6 @@ def gaussian_w2(m1: Tensor, s1: Tensor, m2: Tensor, s2: Tensor, pairwise: bool =
     for name, m, s in (("s1", m1, s1), ("s2", m2, s2)):
         if m.shape != s.shape:
             _check.complain(name, f"shape {tuple(s.shape)}", f"{tuple(m.shape)}, as its mean has", "Match them.")
-        _check.finite(name, s)
         if _check.values_checked(s) and bool((s < 0).any()):
             _check.complain(name, "a negative entry", "standard deviations >= 0", "Use softplus or exp.")
     same_last("m1", m1, "m2", m2)
@@ -62,7 +61,6 @@ def bures_w2(m1: Tensor, c1: Tensor, m2: Tensor, c2: Tensor, pairwise: bool = Fa
         if c.shape != (*m.shape, m.shape[-1]):
             expected = f"{(*m.shape, m.shape[-1])}, from the shape of its mean"
             _check.complain(name, f"shape {tuple(c.shape)}", expected, "Variances alone: use gaussian_w2.")
-        _check.finite(name, c)
     roots = [_SquareRoot.apply(once(c, "bures_w2")) for c in (c1, c2)]
     return factored_w2(m1, roots[0], m2, roots[1], pairwise).to(dtype)
 

@@ -39,8 +39,6 @@ def wasserstein_1d(
     p = _check.number("p", p, at_least=1, remedy="The distance is a metric for p >= 1.")
     (x, y), dtype = computed(x=x, y=y)
     lined_up("x", x, "y", y, pairwise, 1)
-    _check.finite("x", x)
-    _check.finite("y", y)
     n, m = x.shape[-1], y.shape[-1]
     if x_weights is None and y_weights is None and n == m:
         x, y = (z.sort(dim=-1, stable=True).values for z in (x, y))
@@ -88,6 +86,7 @@ def histogram_wasserstein(
     _check.floating("support", support)
     if support.shape != (n,):
         _check.complain("support", f"shape {tuple(support.shape)}", f"({n},), one place for each bin", "Match them.")
+    _check.finite("support", support)
     support = support.to(a.dtype)
     gaps = support.diff()
     if _check.values_checked(gaps) and not bool((gaps > 0).all()):

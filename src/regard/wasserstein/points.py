@@ -157,6 +157,8 @@ def exact_wasserstein(
     a, b = as_pairs(a, b, pairwise, 1)
     cost = _cost(*as_pairs(x, y, pairwise, 2), p)
     a, b = _full(a, cost, -2), _full(b, cost, -1)
+    if cost.numel() == 0:  # no problem to solve
+        return cost.sum((-2, -1)).to(dtype)
     n, m = cost.shape[-2:]
     problems = zip(
         a.detach().reshape(-1, n).double().cpu().numpy(),

@@ -120,6 +120,9 @@ def sinkhorn(
     dtype = torch.float32 if s.dtype == torch.float16 else s.dtype
     s = s.to(torch.promote_types(s.dtype, torch.float32))
     _check.scores(s)
+    if 0 in s.shape[:-2]:  # no problem to solve
+        f, g, residual = s.sum(-1), s.sum(-2), s.detach().sum((-2, -1))
+        return Transport(s.to(dtype), (f, g), residual, most, residual == 0, s.detach().sum(-1))
     row_tops, column_tops = s.detach().amax(-1), s.detach().amax(-2)
     column_tops = reduced(column_tops, group, dist.ReduceOp.MAX)
     top = column_tops.amax(-1)
