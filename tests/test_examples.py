@@ -64,3 +64,19 @@ def test_pets_table(tmp_path):
     assert "8 questions about 2 photographs" in run("pets_table.py", str(tmp_path), str(tmp_path / "questions.csv"))
     answers = [record.answers[0] for record in read_own(tmp_path / "questions.csv", None, tmp_path / "images").records]
     assert answers == ["cat", "maine coon", "left", "less than a quarter", "dog", "pug", "middle", "most of it"]
+
+
+def test_figures_of_the_thesis(tmp_path):
+    out = run("thesis_densities.py", "--out", str(tmp_path)).splitlines()
+    run("thesis_transformer.py", "--out", str(tmp_path))
+    pictures = {path.name: path.stat().st_size for path in tmp_path.glob("*.png")}
+    assert set(pictures) == {"thesis-2-1.png", "thesis-3-1.png", "thesis-5-1.png", "thesis-family.png"}
+    assert all(5_000 < size < 150_000 for size in pictures.values())
+    # Var = (3 / 2)^(2 / 3) / 5 for alpha = 2, from equation (5.6); the Gaussian's is one.
+    variances = {
+        line.split(":")[0]: float(line.split("variance ")[1].split(",")[0]) for line in out if "variance" in line
+    }
+    assert variances["alpha 1"] == 1
+    assert abs(variances["alpha 2"] - 1.5 ** (2 / 3) / 5) < 1e-4
+    one, two = (float(line.split("log-likelihood ")[1]) for line in out if "log-likelihood" in line)
+    assert two > one + 0.3

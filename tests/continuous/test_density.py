@@ -215,8 +215,8 @@ def test_errors():
         C.Gaussian(torch.zeros(3, 2), torch.eye(2))
     with pytest.raises(ValueError, match="covariance: got a variance <= 0"):
         C.Paraboloid(torch.zeros(2), torch.zeros(2, 2))
-    with pytest.raises(ValueError, match=r"alpha: got 1\.7"):
-        C.BetaGaussian(torch.zeros(2), torch.eye(2), 1.7)
+    with pytest.raises(ValueError, match=r"alpha: got 3\.5"):
+        C.BetaGaussian(torch.zeros(2), torch.eye(2), 3.5)
     with pytest.raises(ValueError, match="alpha: got 0"):
         C.match_moments(torch.ones(4), C.line(4), alpha=0)
     with pytest.raises(ValueError, match="mean: got NaN"):

@@ -321,3 +321,50 @@ def test_on_a_grid_as_at_its_points(family):
         grid = density.pdf_on_grid(5, 7)
         torch.testing.assert_close(grid, density.pdf(points).unflatten(-1, (5, 7)))
     torch.testing.assert_close(batch_part(density, slice(1, 3)).pdf_on_grid(5, 7), grid[1:])
+
+
+@pytest.mark.parametrize("shift", [(1e4, -1e4), (0.0, 5e3)])
+@pytest.mark.parametrize("how", ["regions", "random", "mixture", "select", "moments"])
+def test_far_from_the_origin_nothing_changes_but_the_means(how, shift):
+    """Locations in float32 at multiples of 1/16, which a shift by whole numbers does not round."""
+    generator = torch.Generator().manual_seed(5)
+    weights = torch.rand(3, 64, generator=generator).square()
+    near = C.grid(8, 8)
+    near = C.Locations(near.points.float(), near.sides.float(), near.shape)
+    move = torch.tensor(shift)
+    far = C.Locations(near.points + move, near.sides, near.shape)
+    assert torch.equal(far.points.double() - move.double(), near.points.double())
+    started = C.fit_mixture(weights.double(), near, 3, 2)
+
+    def fit(where, by):
+        leaf = weights.clone().requires_grad_()
+        if how == "moments":
+            found = C.match_moments(leaf, where)
+            parts, share = found, torch.ones(3, 1)
+        else:
+            draw = torch.Generator().manual_seed(1)
+            if how == "select":
+                found = C.select_mixture(leaf, where, 3, generator=draw)
+            elif how == "mixture":
+                start = C.Mixture(
+                    started.mixing, C.Gaussian(started.parts.mean + by.double(), started.parts.covariance)
+                )
+                found = C.fit_mixture(leaf, where, 3, 8, start)
+            else:
+                found = C.fit_mixture(leaf, where, 3, 8, how, generator=draw)
+            parts, share = found.parts, found.mixing
+        (gradient,) = torch.autograd.grad((parts.covariance * parts.covariance).sum() + share[..., 0].sum(), leaf)
+        return parts, share, gradient
+
+    (parts, share, gradient), (parts_far, share_far, gradient_far) = fit(near, 0 * move), fit(far, move)
+    torch.testing.assert_close(parts_far.covariance, parts.covariance, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(share_far, share, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(gradient_far, gradient, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(parts_far.mean - move, parts.mean, rtol=0, atol=2e-3)  # the last digit of 1e4 in float32
+    if how != "moments":
+        wide = [
+            C.Mixture(share.double(), C.Gaussian(m, parts.covariance.double()))
+            for m in (parts.mean.double(), parts.mean.double() + move.double())
+        ]
+        near_far = [C.log_likelihood(m, weights, where) for m, where in zip(wide, (near, far), strict=True)]
+        torch.testing.assert_close(*near_far, rtol=1e-9, atol=0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import torch
-from scipy.integrate import cubature
+from scipy.integrate import cubature, quad_vec
 from scipy.special import gamma
 from torch import Tensor
 
@@ -156,3 +157,71 @@ def em_step(weights: Tensor, points: Tensor, within: Tensor, mixing: Tensor, mea
         ]
     )
     return mass, means, covariances, loglik
+
+
+def paraboloid_by_rays(
+    mean: Tensor, covariance: Tensor, centre: Tensor, spread: Tensor, power: float | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """E[psi], its gradient in the mean and in the covariance, for one truncated paraboloid psi in the plane.
+
+    psi has the centre and covariance `centre`, `spread`. The density is the Gaussian, or (1 - |u|^2)^power on an
+    ellipse, with `mean` and `covariance`. In polar coordinates around the mean every ray meets psi in an interval,
+    whose ends are roots of a quadratic; along it Gauss-Legendre, over the angles adaptive integration.
+    """
+    k = 1.0 if power is None else 2 * power + 4
+    mu, m = mean.double().numpy(), centre.double().numpy()
+    out = np.linalg.cholesky(k * covariance.double().numpy())
+    into = np.linalg.inv(np.linalg.cholesky(6 * spread.double().numpy()))
+    peak = 2 / math.pi * np.linalg.det(into)
+    e, to_z = into @ (mu - m), into @ out
+    x, w = np.polynomial.legendre.leggauss(80)
+    end = 10.0 if power is None else 1.0
+
+    def ray(angle: float) -> np.ndarray:
+        direction = np.array([math.cos(angle), math.sin(angle)])
+        d = to_z @ direction
+        a, b, c = d @ d, e @ d, e @ e - 1
+        if b * b <= a * c:
+            return np.zeros(7)
+        root = math.sqrt(b * b - a * c)
+        # Both roots without cancellation.
+        large = -(b + math.copysign(root, b))
+        low, high = sorted((large / a, c / large if large else 0.0))
+        low, high = (min(max(value, 0.0), end) for value in (low, high))
+        if power is None:
+            r, weight = (high + low) / 2 + (high - low) / 2 * x, (high - low) / 2 * w
+            weight = weight * r * np.exp(-(r**2) / 2) / (2 * math.pi)
+        else:
+            # With r = sin(a) both ends are smooth.
+            first, last = math.asin(low), math.asin(high)
+            a, weight = (last + first) / 2 + (last - first) / 2 * x, (last - first) / 2 * w
+            r, weight = np.sin(a), weight * np.sin(a) * np.cos(a) ** (2 * power + 1) * (power + 1) / math.pi
+        z = e[:, None] + np.outer(d, r)
+        value = (weight * (1 - (z**2).sum(0))).sum()
+        cross = np.outer(direction, (weight * r * z).sum(-1))
+        return np.concatenate([[value], (weight * z).sum(-1), cross.ravel()])
+
+    # Kinks: the axes of psi as the density sees it, and the tangents from a mean outside of it.
+    axes = np.linalg.svd(to_z)[2]
+    angles = [math.atan2(s * v[1], s * v[0]) % (2 * math.pi) for v in axes for s in (1, -1)]
+    if e @ e > 1:
+        towards, half = math.atan2(-e[1], -e[0]), math.asin(1 / math.sqrt(e @ e))
+        inverse = np.linalg.inv(to_z)
+        for side in (towards - half, towards, towards + half):
+            ray_z = inverse @ np.array([math.cos(side), math.sin(side)])
+            angles.append(math.atan2(ray_z[1], ray_z[0]) % (2 * math.pi))
+    total = np.zeros(7)
+    ends = sorted({0.0, 2 * math.pi, *angles})
+    for low, high in pairwise(ends):
+        # A sine makes the square root at a tangent smooth.
+        middle, half = (low + high) / 2, (high - low) / 2
+        total += quad_vec(
+            lambda s, middle=middle, half=half: ray(middle + half * math.sin(s)) * half * math.cos(s),
+            -math.pi / 2,
+            math.pi / 2,
+            epsrel=1e-11,
+            epsabs=1e-14,
+            limit=2000,
+        )[0]
+    by_covariance = k * np.linalg.inv(out).T @ total[3:].reshape(2, 2) @ into * -peak
+    return total[0] * peak, -2 * peak * total[1:3] @ into, (by_covariance + by_covariance.T) / 2

@@ -27,6 +27,8 @@ WRITTEN = {
     "discrete-tvmax-0": Discrete("tvmax-0"),
     "continuous-softmax": Continuous("softmax"),
     "continuous-sparsemax": Continuous("sparsemax"),
+    "continuous-entmax": Continuous("entmax-1.5"),
+    "continuous-entmax-2.5": Continuous("entmax-2.5"),
     "mixture-1": MixtureOf(1),
     "mixture-12-sparse": MixtureOf(12, sparse=True),
     "mixture-selected": MixtureSelected(0.1),
@@ -51,6 +53,9 @@ def test_a_name_and_its_value(name, kind):
     [
         ("discrete-entmax-1.5", "discrete-entmax"),
         ("discrete-entmax-2.0", "discrete-sparsemax"),
+        ("continuous-entmax-1.50", "continuous-entmax"),
+        ("continuous-entmax-2", "continuous-sparsemax"),
+        ("continuous-entmax-1", "continuous-softmax"),
         ("mixture-selected-0.10", "mixture-selected"),
         ("mixture-selected-1.00", "mixture-selected-1"),
     ],
@@ -62,8 +67,8 @@ def test_every_spelling_of_one_kind_is_one_value(spelled, name):
 
 
 UNKNOWN = """
-    softmax mixture-0 mixture-x mixture-2-dense discrete-mean discrete-softmax-2 continuous continuous-entmax
-    mixture-selected- mixture-selected--1 discrete-entmax-1e3 discrete-entmax-nan
+    softmax mixture-0 mixture-x mixture-2-dense discrete-mean discrete-softmax-2 continuous continuous-mean
+    continuous-entmax-x mixture-selected- mixture-selected--1 discrete-entmax-1e3 discrete-entmax-nan
 """
 
 
@@ -80,6 +85,8 @@ def test_an_unknown_name_says_what_can_be_written(name):
     [
         (lambda: parse("discrete-entmax-0.5"), "alpha"),
         (lambda: Continuous("tvmax"), "map"),
+        (lambda: parse("continuous-entmax-3.1"), "alpha"),
+        (lambda: parse("continuous-entmax-0.5"), "alpha"),
         (lambda: MixtureOf(0), "components"),
         (lambda: MixtureSelected(-1.0), "price"),
         (lambda: MixtureSelected(math.nan), "price"),
@@ -123,6 +130,9 @@ def test_a_module_takes_a_name_or_a_value():
     assert torch.equal(pool(x).context, pool(x, kind="mixture-2").context)
     assert torch.equal(pool(x, kind=Discrete("entmax-1.3")).context, pool(x, kind="discrete-entmax-1.3").context)
     assert not torch.equal(pool(x, kind="discrete-entmax-1.3").context, pool(x, kind="discrete-entmax").context)
+    looked = pool(x, kind="continuous-entmax-1.7")
+    assert looked.density.alpha == 1.7
+    assert not torch.equal(looked.context, pool(x, kind="continuous-softmax").context)
     assert "mixture-2, 3 x 3 cells" in repr(pool)
 
 

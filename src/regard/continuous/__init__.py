@@ -11,7 +11,8 @@ it.
 
 from regard.continuous.attention import Attended, continuous_attention, read_out
 from regard.continuous.basis import Basis
-from regard.continuous.density import BetaGaussian, Density, Ellipse, Gaussian, Interval, Paraboloid
+from regard.continuous.deformed import escort, exp_beta, log_beta
+from regard.continuous.density import Density, Ellipse, Gaussian, Interval
 from regard.continuous.fit import fit_mixture, log_likelihood, select_mixture
 from regard.continuous.fits import Fit, FitMixture, MatchMoments, SelectMixture
 from regard.continuous.fourier import FourierBasis
@@ -20,6 +21,7 @@ from regard.continuous.mixture import Mixture
 from regard.continuous.moments import from_canonical, from_cholesky, match_moments
 from regard.continuous.radial import GaussianBasis, ParaboloidBasis
 from regard.continuous.ridge import Diagnosis, Setting, diagnose, ridge, thesis
+from regard.continuous.truncated import BetaGaussian, Paraboloid, PearsonTypeII
 
 __all__ = [
     "Attended",
@@ -39,15 +41,19 @@ __all__ = [
     "Mixture",
     "Paraboloid",
     "ParaboloidBasis",
+    "PearsonTypeII",
     "SelectMixture",
     "Setting",
     "continuous_attention",
     "diagnose",
+    "escort",
+    "exp_beta",
     "fit_mixture",
     "from_canonical",
     "from_cholesky",
     "grid",
     "line",
+    "log_beta",
     "log_likelihood",
     "match_moments",
     "read_out",

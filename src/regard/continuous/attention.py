@@ -63,7 +63,7 @@ def continuous_attention(
     `weights`: (..., L), or (..., Q, L) for Q queries on the same values; divided by their sum.
     `locations`: where the values are, L of them; an (L, d) tensor is taken as bare points.
     `basis`: N functions of which the value function is a combination.
-    `alpha`: family of the density, 1 (Gaussian), 2 (paraboloid), 3/2 or 4/3; default 1.
+    `alpha`: family of the density, 1 (Gaussian), 2 (paraboloid) or any number between 1 and 3; default 1.
     `components`: 1 fits by `match_moments`, more fit a mixture by `fit_mixture`; default 1.
     `iterations`, `init`, `mixing`: as in `fit_mixture`; unused with one component.
     `penalty`, `padding`: as in `ridge`, which solves for G.

@@ -78,12 +78,12 @@ class Basis(ABC):
         """E[psi] under N(mean, covariance): (..., d), (..., d, d) -> (..., N)."""
 
     @abstractmethod
-    def under_ball(self, mean: Tensor, covariance: Tensor, p: int, chords: int | None = None) -> Tensor:
+    def under_ball(self, mean: Tensor, covariance: Tensor, p: float, chords: int | None = None) -> Tensor:
         """E[psi] under a density proportional to (1 - |u|^2)^p on an ellipsoid, (..., N).
 
         `mean`: (..., d), of the density.
         `covariance`: (..., d, d), of the density.
-        `p`: 1, 2 or 3.
+        `p`: the power, above -1.
         `chords`: nodes of the quadrature, where there is one; default depends on the dtype.
         """
 

@@ -1,4 +1,4 @@
-"""Integrals of a Gaussian times (h^2 - x^2)^n along a chord: closed form, and a series for short chords.
+"""Integrals of a Gaussian times (h^2 - x^2)^n along a chord: closed form, a series for short chords, nodes for any n.
 
 With phi the standard normal density and delta the middle of the chord, all in standard deviations of the Gaussian:
 
@@ -15,6 +15,8 @@ import math
 import torch
 from torch import Tensor
 
+from regard.continuous.nodes import angles_in_reach, edge_of, gauss_legendre, log_of_squared_cosine
+
 # Half chords shorter than this, in standard deviations, are integrated by the series: the closed form would cancel.
 SHORT = 1.5
 _TERMS = 14
@@ -30,7 +32,7 @@ def normal(x: Tensor) -> Tensor:
 
 
 def closed_form(delta: Tensor, h: Tensor, p: int, q: int) -> ChordIntegrals:
-    """D_p, Y_p, D_q, Y_q, Z_q over h^(2n+1) for 1 <= p <= q, by recurrence from erf: equation (5.15).
+    """D_p, Y_p, D_q, Y_q, Z_q over h^(2n+1) for 0 <= p <= q, q >= 1, by recurrence from erf: equation (5.15).
 
     `delta` and `h` broadcast. For h below one the terms cancel.
     """
@@ -47,7 +49,7 @@ def closed_form(delta: Tensor, h: Tensor, p: int, q: int) -> ChordIntegrals:
     curve = 2 * (edge - mass) if q == 1 else -2 * q * ((2 * q - 1) * D[q - 1] - 2 * (q - 1) * square * D[q - 2])
     inverse = 1 / h
     scale = _odd_power(inverse, p)
-    d_p, y_p = D[p] * scale, X[p - 1] * (-2 * p) * scale
+    d_p, y_p = D[p] * scale, (X[p - 1] * (-2 * p) if p else lower - upper) * scale
     if q == p:
         return d_p, y_p, d_p, y_p, curve * scale
     scale = _odd_power(inverse, q)
@@ -79,3 +81,42 @@ def series(delta: Tensor, h: Tensor, p: int, q: int) -> ChordIntegrals:
         return result
 
     return total(p, 0), total(p, 1), total(q, 0), total(q, 1), total(q, 2)
+
+
+def has_closed_form(p: float) -> bool:
+    """Whether `closed_form` and `series` are for this power of a density: 0, 1, 2 and 3."""
+    return p in (0, 1, 2, 3)
+
+
+def by_nodes(delta: Tensor, h: Tensor, p: float, nodes: int, reach: float) -> ChordIntegrals:
+    """The same for any power p > -1 and q = p + 1, by Gauss-Legendre in the angle a of x = h sin(a): equation (5.30).
+
+    `delta`, `h`: broadcast to (...); h of any size.
+    `p`: the power, as large as one likes.
+    `nodes`: of the rule.
+    `reach`: standard deviations of the Gaussian, and of a density with a large power, that the nodes cover.
+    """
+    q = p + 1
+    delta, h = torch.broadcast_tensors(delta, h)
+    first, last = angles_in_reach(delta, h, reach, edge_of(p + 0.5, reach))
+    half = (last - first) * 0.5
+    x, w = gauss_legendre(nodes if p >= 0.5 else 2 * nodes, delta)
+    if p < 0.5:
+        # The cosine has a small power: a cubic that is flat at both ends doubles it.
+        x, w = x * (3 - x * x) / 2, w * (1 - x * x) * 1.5
+    v = (((last + first) * 0.5).unsqueeze(-1) + half.unsqueeze(-1) * x).sin_()
+    y = delta.unsqueeze(-1) + h.unsqueeze(-1) * v
+    logs = log_of_squared_cosine(v)
+    kernel = torch.exp((p + 0.5) * logs - 0.5 * y.square()) / _ROOT_2PI
+    kernel_y, kernel_q = kernel * y, kernel * (1 - v * v)
+    # Integrating by parts avoids a difference of large terms on a long chord, as across the chords: see `quadrature`.
+    by_parts = ((kernel_y * v) @ w) * (-2 * q / h)
+    curve = torch.where(h > long_enough(p), by_parts, (kernel_q * (y.square() - 1)) @ w)
+    sums = (kernel @ w, kernel_y @ w, kernel_q @ w, (kernel_q * y) @ w, curve)
+    d_p, y_p, d_q, y_q, z_q = (half * total for total in sums)
+    return d_p, y_p, d_q, y_q, z_q
+
+
+def long_enough(p: float) -> float:
+    """The half axis, in standard deviations of the Gaussian, from which second derivatives are taken by parts."""
+    return 2 * math.sqrt((p + 2) / 3)

@@ -17,13 +17,13 @@ from regard import _check
 from regard._repr import shown
 from regard.continuous import _small
 from regard.continuous.basis import Basis
-from regard.continuous.bessel import ball_constant
 from regard.continuous.locations import working_dtype
 
 
 class Interval(NamedTuple):
     """The support of densities (...) on the line.
 
+    >>> from regard.continuous import Paraboloid
     >>> Paraboloid(torch.zeros(1), torch.eye(1) / 5).support.high
     tensor(1.0000)
     """
@@ -35,6 +35,7 @@ class Interval(NamedTuple):
 class Ellipse(NamedTuple):
     """The support of a density on the plane: half axes (..., 2), the long one first, and the long one's angle (...).
 
+    >>> from regard.continuous import Paraboloid
     >>> Paraboloid(torch.zeros(2), torch.eye(2) / 6).support.axes
     tensor([1.0000, 1.0000])
     """
@@ -214,7 +215,7 @@ class Gaussian(Elliptical):
     @property
     def support(self) -> Interval | Ellipse:
         """All of the line or of the plane."""
-        return _support(self.mean, self.covariance, math.inf)
+        return support_of(self.mean, self.covariance, math.inf)
 
     def _log_of(self, distance: Tensor, logdet: Tensor) -> Tensor:
         return torch.add(-0.5 * (logdet + self.mean.shape[-1] * math.log(2 * math.pi)), distance, alpha=-0.5)
@@ -231,101 +232,11 @@ class Gaussian(Elliptical):
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
         """Draws that are differentiable in mean and covariance, (*sample_shape, ..., d)."""
-        return self.image(_normal_like(self.mean, sample_shape), 1.0)
+        return self.image(normal_like(self.mean, sample_shape), 1.0)
 
 
-class BetaGaussian(Elliptical):
-    """(1 - |u|^2)^p on an ellipse, p = 1/(alpha-1): the map of a quadratic score for alpha = 2, 3/2 or 4/3 (5.4).
-
-    `mean` and `covariance` are those of the density; `scale` is the Sigma of the score -(t-mu)' Sigma^-1 (t-mu)/2 that
-    it is the map of (Theorem 1, equation (5.6)). Differentiable in both. `expect` is closed form with a Fourier basis,
-    and in one dimension with a Gaussian basis; otherwise chord quadrature, in one and two dimensions.
-
-    >>> BetaGaussian(torch.zeros(1), torch.eye(1), alpha=1.5).support.high.square()      # (d + 2 p + 2) covariance
-    tensor(7.0000)
-    """
-
-    def __init__(self, mean: Tensor, covariance: Tensor, alpha: float) -> None:
-        """`mean` (..., d), `covariance` (..., d, d)."""
-        super().__init__(mean, covariance)
-        self.alpha = alpha
-        self.power = power_of(alpha)
-
-    def __repr__(self) -> str:
-        return shown(self, {"mean": self.mean, "cov": self.covariance, "alpha": self.alpha})
-
-    @property
-    def _ratio(self) -> int:
-        """The squared half axes over the variances."""
-        return self.mean.shape[-1] + 2 * self.power + 2
-
-    @property
-    def scale(self) -> Tensor:
-        """The matrix Sigma of the score function, (..., d, d): equation (5.6)."""
-        d, p = self.mean.shape[-1], self.power
-        _, logdet = _small.inverse_and_logdet(self._ratio * self.covariance)
-        log_radius = (math.log(ball_constant(d, p) * (2 * p) ** p) - 0.5 * logdet) / p
-        return self._ratio * self.covariance / log_radius.exp()[..., None, None]
-
-    @property
-    def support(self) -> Interval | Ellipse:
-        """The interval or ellipse outside which the density is zero."""
-        return _support(self.mean, self.covariance, float(self._ratio))
-
-    def _log_of(self, distance: Tensor, logdet: Tensor) -> Tensor:
-        d = self.mean.shape[-1]
-        inside = 1 - distance / self._ratio
-        outside = inside <= 0
-        shape = self.power * inside.masked_fill(outside, 1).log()
-        level = math.log(ball_constant(d, self.power)) - 0.5 * (logdet + d * math.log(self._ratio))
-        return (shape + level).masked_fill(outside, -math.inf)
-
-    def expect(self, basis: Basis, chords: int | None = None) -> Tensor:
-        """r = E[psi(t)]: (..., N)."""
-        self._check_basis(basis)
-        return basis.under_ball(self.mean, self.covariance, self.power, chords)
-
-    def entropy(self) -> Tensor:
-        """The Shannon entropy, (...): |u|^2 has a beta distribution, whose logarithmic moment is known."""
-        d, p = self.mean.shape[-1], self.power
-        _, logdet = _small.inverse_and_logdet(self._ratio * self.covariance)
-        digamma = torch.digamma(torch.tensor([p + 1.0, p + 1.0 + d / 2], dtype=torch.float64))
-        return 0.5 * logdet - math.log(ball_constant(d, p)) - p * float(digamma[0] - digamma[1])
-
-    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
-        """Draws that are differentiable in mean and covariance, (*sample_shape, ..., d)."""
-        direction = torch.nn.functional.normalize(_normal_like(self.mean, sample_shape), dim=-1)
-        # |u|^2 has the distribution Beta(d / 2, p + 1).
-        first, second = direction.new_tensor(self.mean.shape[-1] / 2), direction.new_tensor(self.power + 1.0)
-        radius = torch.distributions.Beta(first, second).sample(direction.shape[:-1]).sqrt()
-        return self.image(direction * radius.unsqueeze(-1), float(self._ratio))
-
-
-class Paraboloid(BetaGaussian):
-    """The truncated paraboloid (5.4), alpha = 2, continuous sparsemax: BetaGaussian with p = 1.
-
-    >>> Paraboloid(torch.zeros(2), torch.eye(2)).support.axes
-    tensor([2.4495, 2.4495])
-    """
-
-    def __init__(self, mean: Tensor, covariance: Tensor) -> None:
-        """`mean` (..., d), `covariance` (..., d, d)."""
-        super().__init__(mean, covariance, 2)
-
-    def __repr__(self) -> str:
-        return Elliptical.__repr__(self)
-
-
-def power_of(alpha: float) -> int:
-    """p = 1 / (alpha - 1), which must be 1, 2 or 3."""
-    _check.number("alpha", alpha, above=1)
-    power = 1 / (alpha - 1)
-    if round(power) not in (1, 2, 3) or abs(power - round(power)) > 1e-6:
-        _check.complain("alpha", alpha, "2, 3/2 or 4/3 (or 1, the Gaussian)", "Other powers have no closed chords.")
-    return round(power)
-
-
-def _support(mean: Tensor, covariance: Tensor, ratio: float) -> Interval | Ellipse:
+def support_of(mean: Tensor, covariance: Tensor, ratio: float) -> Interval | Ellipse:
+    """The interval or ellipse with squared half axes `ratio` times the variances."""
     d = mean.shape[-1]
     if d == 1:
         half = covariance[..., 0].sqrt() * math.sqrt(ratio)
@@ -336,5 +247,6 @@ def _support(mean: Tensor, covariance: Tensor, ratio: float) -> Interval | Ellip
     return Ellipse(mean, torch.stack([long, short], -1) * math.sqrt(ratio), angle)
 
 
-def _normal_like(mean: Tensor, sample_shape: tuple[int, ...]) -> Tensor:
+def normal_like(mean: Tensor, sample_shape: tuple[int, ...]) -> Tensor:
+    """Standard normal numbers, (*sample_shape, ..., d)."""
     return torch.randn(*sample_shape, *mean.shape, dtype=mean.dtype, device=mean.device)

@@ -1,7 +1,8 @@
 """Weighted expectation-maximisation for Gaussian mixtures, in the log domain: equations (5.23) to (5.26).
 
-Legend: (...) batch, of restarts and examples alike; K components, L locations, d dimensions. All in float64, so that
-moments can be products with [1, t, t t'], in fewer passes than sums over centred locations, without loss of precision.
+Legend: (...) batch, of restarts and examples alike; K components, L locations, d dimensions. All in float64 and
+with the origin in the middle of the locations, so that moments can be products with [1, t, t t'], in fewer passes than
+sums over centred locations, without loss of precision.
 """
 
 from __future__ import annotations

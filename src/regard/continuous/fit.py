@@ -44,7 +44,8 @@ def fit_mixture(
     `init`: the start: "regions" (default), moment matching in halves, quadrants, ...; "random", means drawn by weight;
     or a Mixture.
     `restarts`: random starts, of which each example keeps the one with the highest likelihood; default 1.
-    `alpha`: family of the components, which keep their moments: 1 (Gaussian), 2 (paraboloid), 3/2 or 4/3; default 1.
+    `alpha`: family of the components, which keep their moments: 1 (Gaussian), 2 (paraboloid) or any number between 1
+    and 3; default 1.
     `mixing`: "em" (default), or "sparsemax", which replaces the mixing weights by sparsemax of their logarithms: a
     component with less than about a third of the largest one's mass is dropped, so that the number of modes varies.
     `mask`: as in `match_moments`.
@@ -60,14 +61,14 @@ def fit_mixture(
     """
     where = as_locations(locations)
     w = prepare(weights, where, mask).double()
-    where = where.to(w)
+    where, middle = where.to(w).centred(), where.to(w).middle
     _check.count("components", components)
     _check.count("iterations", iterations, at_least=0)
     _check.count("restarts", restarts)
     if restarts > 1 and init != "random":
         _check.complain("restarts", restarts, 'one, unless init="random"', "There is nothing to draw again.")
     if isinstance(init, Mixture):
-        start = _start_from(init, w, components, where.dimensions)
+        start = _start_from(init, w, components, where.dimensions, middle)
     else:
         _check.choice("init", init, ("regions", "random"))
         _check_enough(components, where)
@@ -77,7 +78,8 @@ def fit_mixture(
             counts = torch.full((restarts,), components, device=w.device)
             start = em.at_random(w, where, counts, components, generator)
             start = start.pick(_likelihoods(w, start, where, iterations, [components] * restarts).argmax(0))
-    return _mixture(em.iterate(w, start, where, iterations), alpha, mixing, weights.dtype)
+    found = _shifted(em.iterate(w, start, where, iterations), w, middle, iterations)
+    return _mixture(found, alpha, mixing, weights.dtype)
 
 
 def select_mixture(
@@ -118,7 +120,7 @@ def select_mixture(
     """
     where = as_locations(locations)
     w = prepare(weights, where, mask).double()
-    where = where.to(w)
+    where, middle = where.to(w).centred(), where.to(w).middle
     _check.count("max_components", max_components)
     _check.count("restarts", restarts)
     _check.count("iterations", iterations, at_least=1)
@@ -134,7 +136,8 @@ def select_mixture(
     # Fits that tie but for rounding go to the smaller K, which comes first.
     tie = 1e-6 * counts.reshape(-1, *[1] * (w.dim() - 1))
     chosen = (score + complexity + tie).argmin(0)
-    return _mixture(em.iterate(w, start.pick(chosen), where, iterations), alpha, mixing, weights.dtype)
+    found = _shifted(em.iterate(w, start.pick(chosen), where, iterations), w, middle, iterations)
+    return _mixture(found, alpha, mixing, weights.dtype)
 
 
 def log_likelihood(
@@ -157,8 +160,9 @@ def log_likelihood(
     """
     where = as_locations(locations)
     w = prepare(weights, where, mask).double()
-    where = where.to(w)
-    state = em.Components(*(x.double() for x in _components(mixture)))
+    where, middle = where.to(w).centred(), where.to(w).middle
+    logs, mean, covariance = (x.double() for x in _components(mixture))
+    state = em.Components(logs, mean - middle, covariance)
     return em.likelihood(w, em.log_joint(state, where)).to(mixture.mean.dtype)
 
 
@@ -203,13 +207,21 @@ def _components(mixture: Mixture) -> em.Components:
     return em.Components(logs, mixture.parts.mean, mixture.parts.covariance)
 
 
-def _start_from(init: Mixture, w: Tensor, components: int, dimensions: int) -> em.Components:
-    """The parameters of a mixture that the caller passed, if it has the right shape."""
+def _shifted(state: em.Components, w: Tensor, middle: Tensor, iterations: int) -> em.Components:
+    """The components with the caller's origin; an M step makes the means of a row without any weight zero."""
+    if iterations > 0:
+        middle = torch.where((w.sum(-1) > 0)[..., None, None], middle, 0.0)
+    return state._replace(mean=state.mean + middle)
+
+
+def _start_from(init: Mixture, w: Tensor, components: int, dimensions: int, middle: Tensor) -> em.Components:
+    """The parameters of a mixture that the caller passed, if it has the right shape, with the origin in `middle`."""
     expected = (*w.shape[:-1], components, dimensions)
     if init.parts.mean.shape != expected:
         got = f"a mixture with means of shape {tuple(init.parts.mean.shape)}"
         _check.complain("init", got, f"{expected}: batch, components, dimensions", "Expand it.")
-    return em.Components(*(x.to(w) for x in _components(init)))
+    logs, mean, covariance = (x.to(w) for x in _components(init))
+    return em.Components(logs, mean - middle, covariance)
 
 
 def _takes_part(w: Tensor, mask: Tensor | None) -> Tensor:

@@ -89,7 +89,7 @@ class FourierBasis(Basis):
         """E[cos(w.t)] = cos(w.mean) exp(-w' covariance w / 2), equation (5.18). `chords` must be None."""
         return self._expectation(mean, torch.exp(-0.5 * self._spread(covariance)), chords)
 
-    def under_ball(self, mean: Tensor, covariance: Tensor, p: int, chords: int | None = None) -> Tensor:
+    def under_ball(self, mean: Tensor, covariance: Tensor, p: float, chords: int | None = None) -> Tensor:
         """E[cos(w.t)] = cos(w.mean) Lambda_(d/2+p)(kappa^2), equation (5.19). `chords` must be None."""
         d = self.dimensions
         kappa_squared = (d + 2 * p + 2) * self._spread(covariance)

@@ -95,6 +95,19 @@ class Locations:
             self.casts[key] = cast
         return cast
 
+    @property
+    def middle(self) -> Tensor:
+        """The middle of the box around the points, (d,)."""
+        return (self.points.amax(0) + self.points.amin(0)) / 2
+
+    def centred(self) -> Locations:
+        """The same locations with the origin in their `middle`.
+
+        >>> line(2).centred().points.flatten().tolist()
+        [-0.25, 0.25]
+        """
+        return Locations(self.points - self.middle, self.sides, self.shape)
+
     def padded(self) -> tuple[Locations, Tensor]:
         """A box of twice the side around this one, and a mask (L',) that is True for the cells of this one.
 

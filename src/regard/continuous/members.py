@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from regard._rounded import rounded
-from regard.continuous.density import BetaGaussian, Density, Elliptical
+from regard.continuous.density import Density, Elliptical, Gaussian
 from regard.continuous.mixture import Mixture
 from regard.continuous.moments import density_of
+from regard.continuous.truncated import BetaGaussian, PearsonTypeII
 
 
 def members(density: Density) -> list[Density]:
@@ -50,6 +51,8 @@ def batch_part(density: Density, rows: slice) -> Density:
 def describe_density(density: Density) -> dict[str, Any]:
     """One density on the plane as plain numbers: its family, and components with share, mean and covariance.
 
+    A family that alpha alone tells apart has `alpha` too.
+
     >>> import torch
     >>> from regard.continuous import Gaussian
     >>> describe_density(Gaussian(torch.tensor([0.5, 0.25]), torch.eye(2)))["components"]
@@ -63,8 +66,15 @@ def describe_density(density: Density) -> dict[str, Any]:
         for share, mean, covariance in zip(shares, means, covariances, strict=True)
         if share > 0
     ]
-    return {"family": type(parts).__name__.lower(), "components": components}
+    family: dict[str, Any] = {"family": type(parts).__name__.lower()}
+    if type(parts) is BetaGaussian:
+        family["alpha"] = parts.alpha
+    return {**family, "components": components}
 
 
 def _same_family(density: Elliptical, mean: Tensor, covariance: Tensor) -> Elliptical:
-    return density_of(mean, covariance, density.alpha if isinstance(density, BetaGaussian) else 1)
+    if isinstance(density, BetaGaussian):
+        return density_of(mean, covariance, density.alpha)
+    if isinstance(density, PearsonTypeII):
+        return PearsonTypeII(mean, covariance, density.power)
+    return Gaussian(mean, covariance)

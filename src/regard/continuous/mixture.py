@@ -13,8 +13,9 @@ from torch import Tensor
 from regard import _check
 from regard._repr import shown
 from regard.continuous.basis import Basis
-from regard.continuous.density import BetaGaussian, Density, Ellipse, Elliptical, Interval
-from regard.continuous.quadrature import gauss_legendre
+from regard.continuous.density import Density, Ellipse, Elliptical, Interval
+from regard.continuous.nodes import edge_of, gauss_legendre, log_of_squared_cosine
+from regard.continuous.truncated import PearsonTypeII
 
 
 class Mixture(Density):
@@ -104,13 +105,13 @@ def _nodes(parts: Elliptical, count: int) -> tuple[Tensor, Tensor]:
     x, w = gauss_legendre(count, parts.mean)
     nodes = torch.cartesian_prod(*[x] * d).reshape(-1, d)
     weight = torch.cartesian_prod(*[w] * d).reshape(-1, d).prod(-1)
-    if isinstance(parts, BetaGaussian):
+    if isinstance(parts, PearsonTypeII):
         # u_i = cos(a_1) ... cos(a_(i-1)) sin(a_i) covers the ball, and 1 - |u|^2 is the product of all squared cosines.
-        angle = nodes * (math.pi / 2)
-        cos = angle.cos()
+        angle = nodes * math.asin(edge_of(parts.power + 0.5, 7.0))
+        cos, sine = angle.cos(), angle.sin()
         before = torch.cat([torch.ones_like(cos[:, :1]), cos.cumprod(-1)[:, :-1]], -1)
-        z = before * angle.sin() * math.sqrt(d + 2 * parts.power + 2)
-        weight = weight * (before * cos).prod(-1) * cos.prod(-1) ** (2 * parts.power)
+        z = before * sine * math.sqrt(d + 2 * parts.power + 2)
+        weight = weight * (before * cos).prod(-1) * torch.exp(parts.power * log_of_squared_cosine(sine).sum(-1))
     else:
         z = nodes * 7
         weight = weight * torch.exp(-0.5 * z.square().sum(-1))

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from regard import _check
 from regard.continuous import _small
-from regard.continuous.bessel import ball_constant
-from regard.continuous.density import BetaGaussian, Elliptical, Gaussian, Paraboloid, power_of
+from regard.continuous._gamma import log_ball_constant
+from regard.continuous.density import Elliptical, Gaussian
 from regard.continuous.locations import Locations, as_locations, working_dtype
+from regard.continuous.truncated import BetaGaussian, Paraboloid, check_alpha, power_of
 
 
 def density_of(mean: Tensor, covariance: Tensor, alpha: float) -> Elliptical:
-    """The density of the family `alpha` (1, 2, 3/2 or 4/3) with that mean and covariance."""
-    if alpha == 1:
+    """The density of the family `alpha`, a number from 1 to 3, with that mean and covariance."""
+    if check_alpha(alpha) == 1:
         return Gaussian(mean, covariance)
     return Paraboloid(mean, covariance) if alpha == 2 else BetaGaussian(mean, covariance, alpha)
 
@@ -44,7 +45,7 @@ def match_moments(
 
     `weights`: (..., L), nonnegative; divided by their sum.
     `locations`: where they are, L of them; an (L, d) tensor is taken as bare points.
-    `alpha`: family of the density, 1 (Gaussian), 2 (paraboloid), 3/2 or 4/3; default 1.
+    `alpha`: family of the density, 1 (Gaussian), 2 (paraboloid) or any number between 1 and 3; default 1.
     `mask`: boolean, broadcasts to weights, True = takes part; default None, every location does.
 
     Returns a batch (...) of densities, differentiable in the weights. The variance inside a cell is added, so that the
@@ -63,8 +64,10 @@ def match_moments(
 def moments(w: Tensor, where: Locations) -> tuple[Tensor, Tensor]:
     """Mean (..., d) and covariance (..., d, d), within-cell variance included, of weights (..., L) that sum to one."""
     mean = w @ where.points
-    # Centred before squaring: E[t t'] - mu mu' would lose four of float32's seven digits.
-    offset = where.points - mean.unsqueeze(-2)
+    # Centred before squaring: E[t t'] - mu mu' would lose four of float32's seven digits. And with the middle of the
+    # locations as origin, so that nothing is lost far from zero.
+    points = where.points - where.middle
+    offset = points - (w @ points).unsqueeze(-2)
     spread = (w.unsqueeze(-1) * offset).mT @ offset
     return mean, spread + where.within
 
@@ -72,9 +75,10 @@ def moments(w: Tensor, where: Locations) -> tuple[Tensor, Tensor]:
 def from_canonical(linear: Tensor, quadratic: Tensor, alpha: float = 1) -> Elliptical:
     """The map of the score f(t) = linear . t + t' quadratic t: equations (5.3), (5.4) and (5.6).
 
-    `linear` = Sigma^-1 mu (..., d) and `quadratic` = -Sigma^-1 / 2 (..., d, d), symmetric and negative definite.
-    Differentiable in both. Peaked densities lose digits in this parametrisation: prefer `match_moments` or
-    `from_cholesky`.
+    `linear` = Sigma^-1 mu (..., d) and `quadratic` = -Sigma^-1 / 2 (..., d, d), symmetric and negative definite, in any
+    number of dimensions: f(t) = b . t - t' A t / 2 is `from_canonical(b, -A / 2, alpha)`. `alpha`: as in
+    `match_moments`; default 1. Differentiable in both tensors. Peaked densities lose digits in this parametrisation:
+    prefer `match_moments` or `from_cholesky`.
 
     >>> from_canonical(torch.zeros(1), -torch.eye(1) / 2).covariance
     tensor([[1.]])
@@ -84,11 +88,11 @@ def from_canonical(linear: Tensor, quadratic: Tensor, alpha: float = 1) -> Ellip
     dtype = working_dtype(torch.promote_types(linear.dtype, quadratic.dtype))
     scale, logdet = _small.inverse_and_logdet(-2 * quadratic.to(dtype))
     mean = (scale @ linear.to(dtype).unsqueeze(-1)).squeeze(-1)
-    if alpha == 1:
+    if check_alpha(alpha) == 1:
         return Gaussian(mean, scale)
     d, p = linear.shape[-1], power_of(alpha)
     # The log of the squared radius of the support in units of Sigma^(1/2), from p(t) integrating to one.
-    log_radius = (math.log(ball_constant(d, p) * (2 * p) ** p) + 0.5 * logdet) * 2 / (2 * p + d)
+    log_radius = (log_ball_constant(d, p) + p * math.log(2 * p) + 0.5 * logdet) * 2 / (2 * p + d)
     return density_of(mean, scale * (log_radius.exp() / (d + 2 * p + 2))[..., None, None], alpha)
 
 

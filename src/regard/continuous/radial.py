@@ -14,10 +14,11 @@ from torch import Tensor
 from regard import _check
 from regard._torch import with_values
 from regard.continuous import _small
+from regard.continuous._gamma import ball_constant
 from regard.continuous._jacobian import Jacobians, with_jacobian
 from regard.continuous.basis import Basis, only_one_or_two
-from regard.continuous.bessel import ball_constant
 from regard.continuous.overlap import ellipse_ellipse
+from regard.continuous.paraboloid import paraboloid_gaussian
 from regard.continuous.quadrature import ellipse_gaussian
 
 # Standard deviation in units of the spacing between centres: narrower bumps leave gaps, wider ones are ill-conditioned.
@@ -100,9 +101,9 @@ class RadialBasis(Basis):
 class GaussianBasis(RadialBasis):
     """psi_j(t) = N(t; m_j, S_j): equation (5.8).
 
-    Expectations are closed form under a Gaussian in any dimension (5.9), and under a paraboloid in one (5.14); under a
-    paraboloid in two dimensions they are chord quadrature (5.13). Differentiable in the mean and covariance of the
-    density.
+    Expectations are closed form under a Gaussian in any dimension (5.9), and under a paraboloid in one (5.14); under
+    other truncated densities, and in two dimensions, they are chord quadrature (5.13). Differentiable in the mean and
+    covariance of the density.
 
     >>> basis = GaussianBasis.on_grid(10, 10, variance=1e-3)
     >>> len(basis), basis(torch.rand(5, 2)).shape
@@ -124,7 +125,7 @@ class GaussianBasis(RadialBasis):
         distance = (_small.transform(offset, inverse) * offset).sum(-1)
         return torch.exp(-0.5 * (distance + logdet + self.dimensions * math.log(2 * math.pi)))
 
-    def under_ball(self, mean: Tensor, covariance: Tensor, p: int, chords: int | None = None) -> Tensor:
+    def under_ball(self, mean: Tensor, covariance: Tensor, p: float, chords: int | None = None) -> Tensor:
         """Equation (5.13), with dr/dmean = E_p[grad psi] and dr/dcovariance = E_p*[hess psi] / 2 (5.11)."""
         only_one_or_two("a truncated density with a Gaussian basis", self.dimensions)
         tensors = self.like(mean)
@@ -143,8 +144,8 @@ class ParaboloidBasis(RadialBasis):
     """psi_j(t) = TP(t; m_j) with covariance S_j, a truncated paraboloid: equation (5.10).
 
     It is zero outside an ellipse, so that only the functions near a density contribute. Expectations are by chord
-    quadrature: under a Gaussian with the roles exchanged (5.13), under a paraboloid over the overlap of two ellipses
-    (5.17); in one and two dimensions.
+    quadrature: under a Gaussian with the roles exchanged (5.31), under a paraboloid over the overlap of two ellipses
+    (5.17); in one and two dimensions, in float64, and right for densities of every size and axis ratio.
 
     >>> ParaboloidBasis.on_line(3, variance=0.01)(torch.tensor([[0.5]])).argmax().item()
     1
@@ -160,28 +161,30 @@ class ParaboloidBasis(RadialBasis):
         return (peak * torch.where(height > 0, height, 0.0)).to(t.dtype)
 
     def under_gaussian(self, mean: Tensor, covariance: Tensor, chords: int | None = None) -> Tensor:
-        """Equation (5.13): the ellipse is the basis function's, the Gaussian is the density."""
+        """Equation (5.31): the ellipse is the basis function's, the Gaussian is the density."""
         only_one_or_two("a truncated basis", self.dimensions)
-        tensors = self.like(mean)
+        tensors = self.like(mean.double())
 
         def compute(mean: Tensor, covariance: Tensor) -> Jacobians:
-            offset = tensors["centres"] - mean.unsqueeze(-2)
-            r, slope, curvature = ellipse_gaussian(
-                offset, tensors["covariance"], covariance.unsqueeze(-3), 1, 1, chords
+            offset = tensors["centres"] - mean.double().unsqueeze(-2)
+            r, slope, curvature = paraboloid_gaussian(
+                offset, tensors["covariance"], covariance.double().unsqueeze(-3), chords
             )
             # Moving the Gaussian is moving the ellipse the other way, and a Gaussian solves the heat equation.
-            return r, -slope, curvature / 2
+            return r.to(mean.dtype), -slope.to(mean.dtype), (curvature / 2).to(mean.dtype)
 
         return with_jacobian(compute, mean, covariance)
 
-    def under_ball(self, mean: Tensor, covariance: Tensor, p: int, chords: int | None = None) -> Tensor:
+    def under_ball(self, mean: Tensor, covariance: Tensor, p: float, chords: int | None = None) -> Tensor:
         """Equation (5.17)."""
         only_one_or_two("a truncated basis", self.dimensions)
-        tensors = self.like(mean)
+        tensors = self.like(mean.double())
 
         def compute(mean: Tensor, covariance: Tensor) -> Jacobians:
-            offset = mean.unsqueeze(-2) - tensors["centres"]
-            return ellipse_ellipse(offset, covariance.unsqueeze(-3), tensors["covariance"], p, chords)
+            offset = mean.double().unsqueeze(-2) - tensors["centres"]
+            spread = covariance.double().unsqueeze(-3)
+            r, slope, curvature = ellipse_ellipse(offset, spread, tensors["covariance"], p, chords)
+            return r.to(mean.dtype), slope.to(mean.dtype), curvature.to(mean.dtype)
 
         return with_jacobian(compute, mean, covariance)
 

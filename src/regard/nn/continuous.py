@@ -188,7 +188,7 @@ class ContinuousSelfAttention(_OnLocations):
     `heads`: a divisor of it.
     `where`: as in `ContinuousAttentionPool`; locations in the unit box, in one or two dimensions.
     `basis`: as in `ContinuousAttentionPool`.
-    `alpha`: family of the densities, 1 (Gaussian), 2 (paraboloid), 3/2 or 4/3; default 1.
+    `alpha`: family of the densities, 1 (Gaussian), 2 (paraboloid) or any number between 1 and 3; default 1.
     `penalty`, `padding`: as in `regard.continuous.ridge`.
 
     `mask` (B, L), True = takes part: masked locations are no keys. Differentiable in features and parameters.

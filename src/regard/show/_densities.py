@@ -12,7 +12,7 @@ from matplotlib.patches import Ellipse as Outline
 from torch import Tensor
 
 from regard import _check
-from regard.continuous import BetaGaussian, Density, Mixture
+from regard.continuous import Density, Mixture, PearsonTypeII
 from regard.continuous.members import members
 from regard.show._canvas import (
     COLOUR_MAP,
@@ -106,7 +106,7 @@ def _outline(ax: Axes, density: Density) -> None:
 
 def radius(density: Density) -> float | None:
     """The half axes of the support in standard deviations, or None where it is unbounded."""
-    return math.sqrt(4 + 2 * density.power) if isinstance(density, BetaGaussian) else None
+    return math.sqrt(4 + 2 * density.power) if isinstance(density, PearsonTypeII) else None
 
 
 def _ellipse(ax: Axes, mean: Tensor, covariance: Tensor, edge: float | None) -> None:

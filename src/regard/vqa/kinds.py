@@ -7,6 +7,7 @@ the inverse:
     discrete-entmax, discrete-entmax-1.3      Discrete("entmax"), with another alpha than 1.5
     discrete-tvmax, discrete-tvmax-0.3        Discrete("tvmax"), with another gamma than 0.1
     continuous-softmax, continuous-sparsemax  Continuous("softmax"), Continuous("sparsemax")
+    continuous-entmax, continuous-entmax-1.3  Continuous("entmax"), with another alpha than 1.5, up to 3
     mixture-2, mixture-4-sparse               MixtureOf(2), MixtureOf(4, sparse=True)
     mixture-selected, mixture-selected-0.5    MixtureSelected(), with another price than 0.1
 
@@ -36,7 +37,8 @@ MAP_NAMES = ("softmax", "sparsemax", "entmax")
 _NUMBER = r"\d+(?:\.\d+)?"
 _MAP = re.compile(rf"softmax|sparsemax|(entmax|tvmax)(?:-({_NUMBER}))?")
 _MIXTURE = re.compile(rf"mixture-(?:([1-9]\d*)(-sparse)?|selected(?:-({_NUMBER}))?)")
-_FAMILIES = {"softmax": 1, "sparsemax": 2}  # alpha of the densities
+_FAMILY = re.compile(rf"softmax|sparsemax|entmax(?:-({_NUMBER}))?")
+_ALPHAS = {"softmax": 1, "entmax": 1.5, "sparsemax": 2}  # of the densities
 
 
 class Kind(ABC):
@@ -93,20 +95,27 @@ class FittedKind(Kind):
 class Continuous(FittedKind):
     """One density by moment matching: `map` "softmax" gives a Gaussian, "sparsemax" a truncated paraboloid.
 
-    >>> print(Continuous("sparsemax"), Continuous("sparsemax").alpha)
-    continuous-sparsemax 2
+    "entmax-ALPHA", alpha up to 3, gives the density between or beyond them, "entmax" that of 1.5.
+
+    >>> print(Continuous("entmax-1.3"), Continuous("entmax-2"), Continuous("sparsemax").alpha)
+    continuous-entmax-1.3 continuous-sparsemax 2
     """
 
     map: str = "softmax"
 
     def __post_init__(self) -> None:
-        """Check the name."""
-        _plain.choice("map", self.map, tuple(_FAMILIES))
+        """Check the map's name, and write it in its standard form."""
+        if not _FAMILY.fullmatch(self.map):
+            expected = "softmax, sparsemax, entmax or entmax-1.3 (any alpha up to 3)"
+            _plain.complain("map", repr(self.map), expected, "Write one of these.")
+        object.__setattr__(self, "map", standard_map_name(self.map))
+        if self.alpha > 3:
+            _plain.complain("alpha", self.alpha, "a number from 1 to 3", "1 is softmax, 2 is sparsemax.")
 
     @property
     def alpha(self) -> float:
         """The family of the density, as in `regard.continuous.match_moments`."""
-        return _FAMILIES[self.map]
+        return _ALPHAS[self.map] if self.map in _ALPHAS else float(self.map.removeprefix("entmax-"))
 
     @property
     def name(self) -> str:
@@ -246,7 +255,10 @@ KINDS: tuple[Kind, ...] = (
 """The kinds that the page and help texts offer; `parse` takes any alpha, gamma, number of components and price."""
 
 NAMES = tuple(map(str, KINDS))
-_OTHERS = "discrete-entmax-1.3 (any alpha), discrete-tvmax-0.3 (any gamma), mixture-3 (any number), mixture-3-sparse, "
+_OTHERS = (
+    "discrete-entmax-1.3 (any alpha), discrete-tvmax-0.3 (any gamma), continuous-entmax-1.3 (any alpha up to 3), "
+    "mixture-3 (any number), mixture-3-sparse, "
+)
 WRITTEN = f"{', '.join(NAMES)}; also {_OTHERS}mixture-selected-0.5 (any price)"
 """All names that `parse` takes, in one line."""
 
@@ -287,7 +299,7 @@ def _read_name(name: str) -> Kind | None:
     family, _, rest = name.partition("-")
     if family == "discrete" and _MAP.fullmatch(rest):
         return Discrete(rest)
-    if family == "continuous" and rest in _FAMILIES:
+    if family == "continuous" and _FAMILY.fullmatch(rest):
         return Continuous(rest)
     if mixture := _MIXTURE.fullmatch(name):
         components, sparse, price = mixture.groups()

@@ -49,12 +49,12 @@ export function cells(canvas, rows, top, opacity = 0.9) {
 }
 
 // The half axes of a support in standard deviations (docs/math.md, 5.4); none for a Gaussian.
-export const edge = density => ({ paraboloid: Math.sqrt(6), betagaussian: Math.sqrt(8) })[density.family];
+export const edge = density => ({ paraboloid: Math.sqrt(6), betagaussian: Math.sqrt(4 + 2 / (density.alpha - 1)) })[density.family];
 
 function pdf_of(density) {
   const ratio = edge(density) ** 2;
   const parts = density.components.map(({ share, mean: [mx, my], covariance: [[a, b], [, c]] }) => {
-    const det = Math.max(a * c - b * b, 1e-12), power = density.family === "betagaussian" ? 2 : 1;
+    const det = Math.max(a * c - b * b, 1e-12), power = density.family === "betagaussian" ? 1 / (density.alpha - 1) : 1;
     const top = density.family === "gaussian" ? 1 / (2 * Math.PI * Math.sqrt(det))
       : (power + 1) / (Math.PI * ratio * Math.sqrt(det));
     return (x, y) => {
