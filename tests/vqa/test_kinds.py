@@ -29,6 +29,8 @@ WRITTEN = {
     "continuous-sparsemax": Continuous("sparsemax"),
     "mixture-1": MixtureOf(1),
     "mixture-12-sparse": MixtureOf(12, sparse=True),
+    "mixture-3-paraboloids": MixtureOf(3, family="paraboloid"),
+    "mixture-4-paraboloids-sparse": MixtureOf(4, sparse=True, family="paraboloid"),
     "mixture-selected": MixtureSelected(0.1),
     "mixture-selected-0.5": MixtureSelected(0.5),
     "mixture-selected-0.0000001": MixtureSelected(1e-7),
@@ -63,6 +65,7 @@ def test_every_spelling_of_one_kind_is_one_value(spelled, name):
 
 UNKNOWN = """
     softmax mixture-0 mixture-x mixture-2-dense discrete-mean discrete-softmax-2 continuous continuous-entmax
+    mixture-4-sparse-paraboloids mixture-4-paraboloid mixture-selected-paraboloids
     mixture-selected- mixture-selected--1 discrete-entmax-1e3 discrete-entmax-nan
 """
 
@@ -81,6 +84,8 @@ def test_an_unknown_name_says_what_can_be_written(name):
         (lambda: parse("discrete-entmax-0.5"), "alpha"),
         (lambda: Continuous("tvmax"), "map"),
         (lambda: MixtureOf(0), "components"),
+        (lambda: MixtureOf(2, family="cosine"), "family"),
+        (lambda: ModelSettings(basis="cosine"), "basis"),
         (lambda: MixtureSelected(-1.0), "price"),
         (lambda: MixtureSelected(math.nan), "price"),
         (lambda: named_map("tvmax"), "map"),
