@@ -175,8 +175,8 @@ def test_a_given_module_is_not_half_ignored():
         TransformerEncoderLayer(E, 2 * H, F, batch_first=True, self_attention=continuous())
     with pytest.raises(ValueError, match="expected Dot\\(\\) and softmax beside it"):
         TransformerEncoderLayer(E, H, F, batch_first=True, self_attention=continuous(), map=regard.sparsemax)
-    with pytest.raises(TypeError, match=r"^self_attention: got type, expected a module"):
-        TransformerEncoderLayer(E, H, F, batch_first=True, self_attention=ContinuousSelfAttention)
+    with pytest.raises(TypeError, match=r"^self_attention: got str, expected a module"):
+        TransformerEncoderLayer(E, H, F, batch_first=True, self_attention="continuous")
     layer, x = TransformerEncoderLayer(E, H, F, batch_first=True, self_attention=continuous()), torch.randn(1, 6, E)
     for masks in ({"src_mask": torch.zeros(6, 6)}, {"is_causal": True}):
         with pytest.raises(ValueError, match=r"^mask: got a mask of queries and keys, expected None"):
