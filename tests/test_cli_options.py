@@ -30,14 +30,15 @@ RUNNING = words(
 )
 MODEL = words(
     """affinity basis before coordinates dropout feed-forward flat fused guided-first heads layers map neighbours
-    no-coordinates no-guided-first no-neighbours no-norm-first no-unbiased-norm no-whiten norm-first tokens
+    no-coordinates no-guided-first no-neighbours no-norm-first no-unbiased-norm no-whiten norm-first
+    self-attention tokens
     unbiased-norm whiten whiten-width width words"""
 )
 TRAINING = words("above accumulate batch clip epochs glove grouped lr optimizer schedule single")
 VIEWS = words("blur blur-sigma flip grey jitter jitter-p local local-scale local-size ratio scale size tries window")
 PRETRAINING = words(
     """accumulate backbone backbone-options batch-size canvas clip dim eps freeze hidden iterations lr no-pretrained
-    nonlocal-after optimizer pretrained prototypes queue seed steps temperature warmup weight-decay"""
+    nonlocal-affinity nonlocal-after optimizer pretrained prototypes queue seed steps temperature warmup weight-decay"""
 )
 # Frozen: who removes one breaks commands that others have written down.
 FLAGS = {

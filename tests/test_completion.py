@@ -10,7 +10,8 @@ from light import PROGRAM
 
 from regard.backbones._known import BACKBONE_NAMES
 from regard.swav import PRESETS
-from regard.vqa.kinds import COMPARED, MAP_NAMES, NAMES
+from regard.vqa.inside import LAYER_MAP_NAMES
+from regard.vqa.kinds import COMPARED, NAMES
 from regard.vqa.settings import TRAIN_PRESETS
 from regard.vqa.splits import SPLIT_NAMES
 
@@ -22,7 +23,7 @@ LINES = {
     "regard train --att": ("--attention",),
     "regard train --attention ": NAMES,
     "regard train --attention continuous-": ("continuous-softmax", "continuous-sparsemax"),
-    "regard ask --attention mixture-4": ("mixture-4", "mixture-4-sparse"),
+    "regard ask --attention mixture-4": ("mixture-4", "mixture-4-sparse", "mixture-4-paraboloids-sparse"),
     "regard compare --attention discrete-s": ("discrete-softmax", "discrete-sparsemax"),
     "regard train --preset ": tuple(TRAIN_PRESETS),
     "regard compare --preset ": tuple(TRAIN_PRESETS),
@@ -36,8 +37,9 @@ LINES = {
     "regard train --validation ": SPLIT_NAMES,
     "regard compare --test te": ("test", "test-dev"),
     "regard compare --unseen p": ("pairs",),
-    "regard train --map ": MAP_NAMES,
-    "regard train --basis ": ("gaussian", "fourier", "thesis-49", "thesis-100"),
+    "regard train --map ": LAYER_MAP_NAMES,
+    "regard train --affinity ": ("dot", "bilinear", "additive", "wasserstein"),
+    "regard train --basis ": ("gaussian", "fourier", "paraboloid", "thesis-49", "thesis-100"),
     "regard train --optimizer ": ("adam", "muon"),
     "regard pretrain --optimizer ": ("adamw", "lars"),
     "regard train --log ": ("csv", "tensorboard", "none"),

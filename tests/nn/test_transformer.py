@@ -7,7 +7,13 @@ import torch
 from torch.nn.functional import gelu
 
 import regard
-from regard.nn import Entmax, MultiheadAttention, TransformerDecoderLayer, TransformerEncoderLayer
+from regard.nn import (
+    ContinuousSelfAttention,
+    Entmax,
+    MultiheadAttention,
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+)
 
 B, L, LK, E, H, F = 2, 5, 7, 16, 4, 24
 LAYERS = {
@@ -130,3 +136,50 @@ def test_repr():
     assert "norm_first=True" in text
     assert "map=Sparsemax()" in text
     assert isinstance(TransformerEncoderLayer(E, H).self_attn, MultiheadAttention)
+
+
+def continuous(**options):
+    return ContinuousSelfAttention(E, H, (2, 3), **options)
+
+
+@pytest.mark.parametrize("alpha", [1, 2])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_module_in_place_of_self_attention(norm_first, alpha):
+    """The layer by hand, with the given module between norm and residual; the mask of torch, turned around."""
+    options = {"batch_first": True, "dropout": 0.0, "norm_first": norm_first}
+    layer = TransformerEncoderLayer(E, H, F, **options, self_attention=continuous(alpha=alpha)).double()
+    x, padding = torch.randn(2, 6, E, dtype=torch.float64), torch.tensor([[False] * 6, [True] + [False] * 5])
+    for masked in (None, padding):
+        mask = None if masked is None else ~masked
+        if norm_first:
+            y = x + layer.self_attn(layer.norm1(x), mask)
+            expected = y + layer.linear2(layer.linear1(layer.norm2(y)).relu())
+        else:
+            y = layer.norm1(x + layer.self_attn(x, mask))
+            expected = layer.norm2(y + layer.linear2(layer.linear1(y).relu()))
+        torch.testing.assert_close(layer(x, src_key_padding_mask=masked), expected)
+    assert not torch.allclose(layer(x)[1], layer(x, src_key_padding_mask=padding)[1])
+    guided = TransformerDecoderLayer(
+        E, H, F, **options, self_attention=continuous(alpha=alpha), map=regard.sparsemax
+    ).double()
+    memory = torch.randn(2, 4, E, dtype=torch.float64)
+    guided(x, memory, tgt_key_padding_mask=padding).sum().backward()
+    assert guided.multihead_attn.map == regard.Sparsemax()
+    assert all(p.grad is not None for p in guided.parameters())
+
+
+def test_a_given_module_is_not_half_ignored():
+    with pytest.raises(ValueError, match=r"^self_attention: got a module, expected batch_first=True"):
+        TransformerEncoderLayer(E, H, F, self_attention=continuous())
+    with pytest.raises(ValueError, match=f"^nhead: got {2 * H}, expected {H}, the heads of self_attention"):
+        TransformerEncoderLayer(E, 2 * H, F, batch_first=True, self_attention=continuous())
+    with pytest.raises(ValueError, match="expected Dot\\(\\) and softmax beside it"):
+        TransformerEncoderLayer(E, H, F, batch_first=True, self_attention=continuous(), map=regard.sparsemax)
+    with pytest.raises(TypeError, match=r"^self_attention: got str, expected a module"):
+        TransformerEncoderLayer(E, H, F, batch_first=True, self_attention="continuous")
+    layer, x = TransformerEncoderLayer(E, H, F, batch_first=True, self_attention=continuous()), torch.randn(1, 6, E)
+    for masks in ({"src_mask": torch.zeros(6, 6)}, {"is_causal": True}):
+        with pytest.raises(ValueError, match=r"^mask: got a mask of queries and keys, expected None"):
+            layer(x, **masks)
+    with pytest.raises(TypeError, match=r"^key_padding_mask: got torch.float32"):
+        layer(x, src_key_padding_mask=torch.zeros(1, 6))

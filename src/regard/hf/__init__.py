@@ -10,6 +10,9 @@ with attention code of their own keep it, with a warning: see `check`, and docs/
     regard_entmax       entmax with one learned alpha per head: see `learn_alpha`
     regard_sinkhorn     doubly stochastic, for models that are not causal
     regard_w2           softmax of minus squared Wasserstein distances: heads are [mean, scale] of Gaussians
+    regard_continuous_softmax, regard_continuous_sparsemax
+                        for vision transformers: each query has a density over the grid of patches, a Gaussian or a
+                        truncated paraboloid, and weights on the tokens before them (class, registers, distillation)
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from regard._install import install_extra
 from regard.hf import _watch
 from regard.hf._alpha import learn_alpha
 from regard.hf._attention import attentions
+from regard.hf._continuous import continuous_attentions
 from regard.hf._masks import float_mask
 from regard.hf._reach import Reach, reach
 
@@ -33,8 +37,8 @@ def register() -> tuple[str, ...]:
     that it knows; so does a model that has not called regard by the end of its first forward pass.
 
     >>> from transformers import AutoModel, BertConfig
-    >>> register()
-    ('regard_softmax', 'regard_sparsemax', 'regard_entmax15', 'regard_entmax', 'regard_sinkhorn', 'regard_w2')
+    >>> register()[:4]
+    ('regard_softmax', 'regard_sparsemax', 'regard_entmax15', 'regard_entmax')
     >>> config = BertConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=100)
     >>> model = AutoModel.from_config(config, attn_implementation="regard_sparsemax")
     """
@@ -42,7 +46,7 @@ def register() -> tuple[str, ...]:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise ImportError(f"regard.hf needs transformers >= 5.16: {install_extra('hf')}") from error
-    functions = attentions()
+    functions = attentions() | continuous_attentions()
     for name, attention in functions.items():
         AttentionInterface.register(name, attention)
         AttentionMaskInterface.register(name, float_mask)

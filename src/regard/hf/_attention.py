@@ -37,12 +37,27 @@ def attentions() -> dict[str, Callable[..., tuple[Tensor, Tensor | None]]]:
         # -|q - k|^2 / tau contains 2 / tau times the inner product: this tau gives it the scale of the model.
         "regard_w2": (lambda scaling: GaussianW2(tau=2 / scaling), Softmax()),
     }
-    recorder: Any
+    return {
+        name: partial(attention, affinity, map, recorder=output_recorder()) for name, (affinity, map) in parts.items()
+    }
+
+
+def output_recorder() -> Any:
+    """What knows the outputs that a caller of a model of transformers wants; None in an older release, whose models
+    pass output_attentions to the attention."""
     try:
-        from transformers.utils.output_capturing import _active_collector as recorder
-    except ImportError:  # an older release, whose models pass output_attentions to the attention
-        recorder = None
-    return {name: partial(attention, affinity, map, recorder=recorder) for name, (affinity, map) in parts.items()}
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:
+        return None
+    return _active_collector
+
+
+def refuse_unknown(keywords: dict[str, Any]) -> None:
+    """Refuse arguments of an attention function that change its result in a way that regard does not implement."""
+    for name in UNKNOWN:
+        if keywords.get(name) is not None:
+            remedy = "This model needs an attention of its own; load it with attn_implementation='eager'."
+            _check.complain(name, type(keywords[name]).__name__, "None", remedy, NotImplementedError)
 
 
 def attention(
@@ -80,10 +95,7 @@ def attention(
     `keywords`: further arguments of transformers; those in `UNKNOWN` must be None.
     """
     mark(module, query.shape[1])
-    for name in UNKNOWN:
-        if keywords.get(name) is not None:
-            remedy = "This model needs an attention of its own; load it with attn_implementation='eager'."
-            _check.complain(name, type(keywords[name]).__name__, "None", remedy, NotImplementedError)
+    refuse_unknown(keywords)
     mask, bias, causal = None, None, bool(is_causal)
     if attention_mask is not None:
         mask, bias, causal = mask_and_bias(attention_mask, query.shape[2], key.shape[2])
@@ -114,12 +126,12 @@ def attention(
         causal=causal,
         bias=bias,
         dropout=dropout,
-        need_weights=_weights_wanted(module, keywords, recorder),
+        need_weights=weights_wanted(module, keywords, recorder),
     )
     return c.transpose(1, 2).contiguous(), p
 
 
-def _weights_wanted(module: nn.Module, keywords: dict[str, Any], recorder: Any) -> bool:
+def weights_wanted(module: nn.Module, keywords: dict[str, Any], recorder: Any) -> bool:
     """Whether weights are requested: by the model's caller, the configuration, or transformers' recorder."""
     if keywords.get("output_attentions") or "regard_wanted" in module.__dict__:
         return True

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from regard import _check
-from regard.hf import _alpha, _masks
+from regard.hf import _alpha, _continuous, _masks
 from regard.hf._reach import PREFIX, calls_interface, implementation, reach, want_weights
 
 
@@ -48,7 +48,7 @@ def _prepare(model: Any, name: str, is_new: bool) -> None:
     if is_new:
         model.__dict__["post_init"] = functools.partial(_finish, model, name)
     else:
-        _watch(model)
+        _watch(model, name)
 
 
 def _finish(model: Any, name: str) -> None:
@@ -57,11 +57,13 @@ def _finish(model: Any, name: str) -> None:
     model.post_init()
     if name == "regard_entmax":
         _alpha.restore_alphas(model)
-    _watch(model)
+    _watch(model, name)
 
 
-def _watch(model: nn.Module) -> None:
+def _watch(model: nn.Module, name: str) -> None:
     """Warn once about the attentions in `model` that have code of their own, and add hooks around its forward pass."""
+    if name in _continuous.DENSITIES:
+        _continuous.follow_grids(model)
     if "regard_watched" not in model.__dict__:
         model.__dict__["regard_watched"] = True
         model.register_forward_pre_hook(_before, with_kwargs=True)

@@ -49,7 +49,7 @@ class _OnLocations(ComputedBuffers, PretrainedModule):
         super().__init__()
         if not isinstance(where, Locations):
             where = line(where) if isinstance(where, int) else grid(*where)
-        self.where, self.basis = where, basis or _basis_for(where)
+        self.where, self.basis = where, basis or basis_for(where)
         self.penalty, self.padding = penalty, padding
         with with_values():
             # Not saved with the parameters: it can be computed again.
@@ -287,7 +287,7 @@ class ContinuousSelfAttention(_OnLocations):
         return from_cholesky(mean, factor, self.alpha, self.floor)
 
 
-def _basis_for(where: Locations) -> Basis:
+def basis_for(where: Locations) -> Basis:
     """Gaussian bumps, seven along an axis for ten cells."""
     if where.shape is None:
         _check.complain("basis", "None", "a basis, as the locations are no grid", "GaussianBasis.on_grid(10, 10).")

@@ -13,7 +13,8 @@ from torch.nn.functional import gelu, relu
 from regard import _check
 from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Map
-from regard.maps.entmax import softmax
+from regard.maps.entmax import Softmax, softmax
+from regard.nn.learned import held_map
 from regard.nn.multihead import MultiheadAttention
 
 Activation = Callable[[Tensor], Tensor]
@@ -43,13 +44,20 @@ class _Layer(nn.Module):
         *,
         affinity: Affinity | nn.Module = Dot(),  # noqa: B008  (immutable)
         map: Map = softmax,
+        self_attention: nn.Module | None = None,
     ) -> None:
         """Create the parts, with torch's initial values."""
         super().__init__()
         _check.share("dropout", dropout)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         options: dict[str, Any] = {"dropout": dropout, "bias": bias, "batch_first": batch_first, **factory}
-        self.self_attn = MultiheadAttention(d_model, nhead, affinity=affinity, map=map, **options)
+        self.self_attn: nn.Module
+        if self_attention is None:
+            self.self_attn = MultiheadAttention(d_model, nhead, affinity=affinity, map=map, **options)
+        else:
+            self._check_given(self_attention, nhead, batch_first, affinity, map)
+            self.self_attn = self_attention
+        self.given = self_attention is not None
         if self.guided:
             # Each attention has its own learnable parameters.
             affinity = copy.deepcopy(affinity) if isinstance(affinity, nn.Module) else affinity
@@ -63,6 +71,34 @@ class _Layer(nn.Module):
         for i in range(1, 4 if self.guided else 3):
             self.add_module(f"norm{i}", nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory))
             self.add_module(f"dropout{i}", nn.Dropout(dropout))
+
+    def _check_given(
+        self, module: nn.Module, nhead: int, batch_first: bool, affinity: Affinity | nn.Module, map: Map
+    ) -> None:
+        """Check that nothing that the caller said is ignored because of a module in place of self-attention."""
+        if not isinstance(module, nn.Module):
+            remedy = "For example ContinuousSelfAttention(d_model, nhead, (14, 14))."
+            _check.complain("self_attention", type(module).__name__, "a module", remedy, TypeError)
+        if not batch_first:
+            _check.complain("self_attention", "a module", "batch_first=True with it", "It takes (B, L, d_model).")
+        if (heads := getattr(module, "heads", nhead)) != nhead:
+            _check.complain("nhead", nhead, f"{heads}, the heads of self_attention", "Make both with one number.")
+        if not self.guided and (affinity != Dot() or held_map(map) != Softmax()):
+            remedy = "Leave the affinity and the map out: the module has its own."
+            _check.complain("self_attention", type(module).__name__, "Dot() and softmax beside it", remedy)
+
+    def _self_attention(self, **masks: Any) -> Callable[[Tensor], Tensor]:
+        """Self-attention by the layer's own module, or by the one that it was given."""
+        if not self.given:
+            return _attending(self.self_attn, None, **masks)
+        padding, kind = masks["key_padding_mask"], type(self.self_attn).__name__
+        if masks["attn_mask"] is not None or masks["is_causal"]:
+            remedy = "Pass key_padding_mask, or a layer without self_attention."
+            _check.complain("mask", "a mask of queries and keys", f"None: {kind} takes one of keys only", remedy)
+        if padding is not None and padding.dtype != torch.bool:
+            remedy = "Use .bool(); True leaves a key out, as in torch."
+            _check.complain("key_padding_mask", padding.dtype, f"a boolean mask for {kind}", remedy, TypeError)
+        return lambda x: self.self_attn(x, None if padding is None else ~padding)
 
     def _residual(self, x: Tensor, i: int, part: Callable[[Tensor], Tensor]) -> Tensor:
         """x + part(norm(x)), or norm(x + part(x)), with the i-th norm and dropout."""
@@ -96,6 +132,9 @@ class TransformerEncoderLayer(_Layer):
     `bias`: of linear layers and norms; default True.
     `device`, `dtype`: of the parameters; default torch's.
     `affinity`, `map`: as in `MultiheadAttention`; default `Dot()` and `softmax`.
+    `self_attention`: a module in place of the layer's self-attention, called with (B, L, d_model) and a mask (B, L) or
+    None, True = takes part: `ContinuousSelfAttention(d_model, nhead, (14, 14))`; needs `batch_first`, and takes no mask
+    of queries and keys. Its dropout, bias, device and dtype are its own; default None.
 
     >>> from regard import sparsemax
     >>> layer = TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True, norm_first=True, map=sparsemax)
@@ -120,7 +159,7 @@ class TransformerEncoderLayer(_Layer):
         `is_causal`: as in `MultiheadAttention`; default False.
         """
         masks: dict[str, Any] = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
-        attention = _attending(self.self_attn, None, is_causal=is_causal, **masks)
+        attention = self._self_attention(is_causal=is_causal, **masks)
         return self._residual(self._residual(src, 1, attention), 2, self._feed_forward)
 
 
@@ -128,7 +167,8 @@ class TransformerDecoderLayer(_Layer):
     """Drop-in for `torch.nn.TransformerDecoderLayer` whose attentions take an affinity and a map.
 
     Self-attention on the target, attention of the target to a memory (cross- or guided attention), feed-forward.
-    Arguments as in `TransformerEncoderLayer`; an affinity or a map that is a module is copied for the second attention.
+    Arguments as in `TransformerEncoderLayer`; an affinity or a map that is a module is copied for the second attention,
+    and with `self_attention` the affinity and the map are those of the attention to the memory alone.
 
     >>> layer = TransformerDecoderLayer(16, 4, dim_feedforward=32, batch_first=True)
     >>> layer(torch.randn(2, 5, 16), torch.randn(2, 9, 16), tgt_is_causal=True).shape
@@ -167,7 +207,7 @@ class TransformerDecoderLayer(_Layer):
         `mask`, `key_padding_mask`, `is_causal`: as in `MultiheadAttention`.
         """
         masks: dict[str, Any] = {"attn_mask": mask, "key_padding_mask": key_padding_mask}
-        return self._residual(tgt, 1, _attending(self.self_attn, None, is_causal=is_causal, **masks))
+        return self._residual(tgt, 1, self._self_attention(is_causal=is_causal, **masks))
 
     def across(
         self,
@@ -191,7 +231,7 @@ class TransformerDecoderLayer(_Layer):
         return self._residual(x, 3, self._feed_forward)
 
 
-def _attending(layer: MultiheadAttention, memory: Tensor | None, **masks: Any) -> Callable[[Tensor], Tensor]:
+def _attending(layer: nn.Module, memory: Tensor | None, **masks: Any) -> Callable[[Tensor], Tensor]:
     """Attention to `memory`, or self-attention if that is None, without materialising the weights."""
 
     def attention(x: Tensor) -> Tensor:

@@ -166,6 +166,7 @@ def build(settings: Settings) -> Swav:
             settings.backbone,
             size=_whole_size(settings),
             nonlocal_after=settings.nonlocal_after,
+            nonlocal_affinity=settings.nonlocal_affinity or "embedded_gaussian",
             **({"pretrained": settings.pretrained} if not settings.backbone.startswith("small") else {}),
             **settings.backbone_options,
         )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from regard._problem import Problem
-from regard.backbones._known import BACKBONE_NAMES
+from regard.backbones._known import BACKBONE_NAMES, NonLocalName
 from regard.training._setting import changed, setting
 
 Pair = tuple[float, float]
@@ -80,6 +80,9 @@ class Settings:
     )
     nonlocal_after: tuple[Any, ...] = setting(
         "Residual blocks that a non-local block follows, as a JSON list of [stage, block].", (), parse=_json
+    )
+    nonlocal_affinity: NonLocalName | None = setting(
+        "Affinity of these non-local blocks; none: embedded_gaussian.", None
     )
     pretrained: bool = setting("Start from the weights of the transformers model.", False)
     crops: Crops = field(default_factory=Crops)
@@ -217,6 +220,11 @@ def checked(settings: Settings) -> Settings:
             raise Problem(f"{name} cannot be negative.")
     if settings.optimizer not in ("adamw", "lars"):
         raise Problem(f"optimizer must be adamw or lars, not {settings.optimizer!r}.")
+    if settings.nonlocal_affinity and not settings.nonlocal_after:
+        raise Problem(
+            f"nonlocal_affinity {settings.nonlocal_affinity!r} has no blocks to belong to. Place them with "
+            "nonlocal_after, for example [[1, 0]]."
+        )
     if settings.backbone_options and settings.backbone.startswith("small"):
         from regard.backbones import SmallResNet
 

@@ -9,6 +9,7 @@ the inverse:
     continuous-softmax, continuous-sparsemax  Continuous("softmax"), Continuous("sparsemax")
     continuous-entmax, continuous-entmax-1.3  Continuous("entmax"), with another alpha than 1.5, up to 3
     mixture-2, mixture-4-sparse               MixtureOf(2), MixtureOf(4, sparse=True)
+    mixture-4-paraboloids                     MixtureOf(4, family="paraboloid"); -paraboloids-sparse with sparse=True
     mixture-selected, mixture-selected-0.5    MixtureSelected(), with another price than 0.1
 
 Help and completion of the command line read the lists below: this file imports torch when a kind is first used.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from regard import _plain
 
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
     from regard.continuous import Density, Locations
     from regard.continuous.fit import Mixing
 
-BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]  # of the continuous kinds
+BasisName = Literal["gaussian", "fourier", "paraboloid", "thesis-49", "thesis-100"]  # of the continuous kinds
+Family = Literal["gaussian", "paraboloid"]  # of the components of a mixture
+SelfAttentionName = Literal["discrete", "continuous-softmax", "continuous-sparsemax"]  # of cells, inside the layers
 
 MAP_NAMES = ("softmax", "sparsemax", "entmax")
 """Maps that need no grid, by the names that `named_map` takes; also entmax-ALPHA."""
 _NUMBER = r"\d+(?:\.\d+)?"
 _MAP = re.compile(rf"softmax|sparsemax|(entmax|tvmax)(?:-({_NUMBER}))?")
-_MIXTURE = re.compile(rf"mixture-(?:([1-9]\d*)(-sparse)?|selected(?:-({_NUMBER}))?)")
+_MIXTURE = re.compile(rf"mixture-(?:([1-9]\d*)(-paraboloids)?(-sparse)?|selected(?:-({_NUMBER}))?)")
 _FAMILY = re.compile(rf"softmax|sparsemax|entmax(?:-({_NUMBER}))?")
 _ALPHAS = {"softmax": 1, "entmax": 1.5, "sparsemax": 2}  # of the densities
 
@@ -131,37 +134,47 @@ class Continuous(FittedKind):
 
 @dataclass(frozen=True)
 class MixtureOf(FittedKind):
-    """A mixture of Gaussians by EM, started from regions; `sparse` drops weak components (default False).
+    """A mixture by EM, started from regions; `sparse` drops weak components (default False).
+
+    `family` "gaussian" (default), or "paraboloid": truncated paraboloids with the moments of the Gaussians, so that
+    there is no attention outside of their ellipses.
 
     >>> print(MixtureOf(4, sparse=True), "has the label:", MixtureOf(4, sparse=True).label)
     mixture-4-sparse has the label: up to 4, sparse
+    >>> print(MixtureOf(3, family="paraboloid"))
+    mixture-3-paraboloids
     """
 
     components: int = 2
     sparse: bool = False
+    family: Family = "gaussian"
 
     def __post_init__(self) -> None:
-        """Check the number."""
+        """Check the number and the family."""
         _plain.count("components", self.components)
+        _plain.choice("family", self.family, get_args(Family))
 
     @property
     def name(self) -> str:
         """The name, with the number of components."""
-        return f"mixture-{self.components}{'-sparse' if self.sparse else ''}"
+        family = "-paraboloids" if self.family == "paraboloid" else ""
+        return f"mixture-{self.components}{family}{'-sparse' if self.sparse else ''}"
 
     @property
     def label(self) -> str:
-        """The number of components in words."""
+        """The number of components in words, and what they are unless they are Gaussians."""
+        part = "paraboloid" if self.family == "paraboloid" else "component"
         if self.sparse:
-            return f"up to {self.components}, sparse"
-        return f"{self.components} component{'' if self.components == 1 else 's'}"
+            return f"up to {self.components}{' paraboloids' if part == 'paraboloid' else ''}, sparse"
+        return f"{self.components} {part}{'' if self.components == 1 else 's'}"
 
     def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
         """See `regard.continuous.fit_mixture`."""
         from regard.continuous import fit_mixture
 
         mixing: Mixing = "sparsemax" if self.sparse else "em"
-        return fit_mixture(weights, where, self.components, mixing=mixing, mask=mask)
+        alpha = 2 if self.family == "paraboloid" else 1
+        return fit_mixture(weights, where, self.components, alpha=alpha, mixing=mixing, mask=mask)
 
 
 @dataclass(frozen=True)
@@ -250,6 +263,7 @@ KINDS: tuple[Kind, ...] = (
     MixtureOf(2),
     MixtureOf(4),
     MixtureOf(4, sparse=True),
+    MixtureOf(4, sparse=True, family="paraboloid"),
     MixtureSelected(),
 )
 """The kinds that the page and help texts offer; `parse` takes any alpha, gamma, number of components and price."""
@@ -257,7 +271,7 @@ KINDS: tuple[Kind, ...] = (
 NAMES = tuple(map(str, KINDS))
 _OTHERS = (
     "discrete-entmax-1.3 (any alpha), discrete-tvmax-0.3 (any gamma), continuous-entmax-1.3 (any alpha up to 3), "
-    "mixture-3 (any number), mixture-3-sparse, "
+    "mixture-3 (any number), mixture-3-sparse, mixture-3-paraboloids, "
 )
 WRITTEN = f"{', '.join(NAMES)}; also {_OTHERS}mixture-selected-0.5 (any price)"
 """All names that `parse` takes, in one line."""
@@ -283,7 +297,7 @@ def parse(kind: str | Kind) -> Kind:
     """The kind with a name; a kind is returned unchanged.
 
     >>> parse("mixture-4-sparse")
-    MixtureOf(components=4, sparse=True)
+    MixtureOf(components=4, sparse=True, family='gaussian')
     >>> parse("mixture")
     Traceback (most recent call last):
     ValueError: attention: got 'mixture', expected one of discrete-softmax, ...
@@ -302,8 +316,8 @@ def _read_name(name: str) -> Kind | None:
     if family == "continuous" and _FAMILY.fullmatch(rest):
         return Continuous(rest)
     if mixture := _MIXTURE.fullmatch(name):
-        components, sparse, price = mixture.groups()
+        components, paraboloids, sparse, price = mixture.groups()
         if components:
-            return MixtureOf(int(components), bool(sparse))
+            return MixtureOf(int(components), bool(sparse), "paraboloid" if paraboloids else "gaussian")
         return MixtureSelected(float(price)) if price else MixtureSelected()
     return None

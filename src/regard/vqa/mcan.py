@@ -6,6 +6,7 @@ Legend: B batch, T words, L cells, D width of a feature, A answers.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -14,20 +15,18 @@ from torch import Tensor, nn
 from regard import _check
 from regard._repr import shown
 from regard._torch import with_values
-from regard.affinity import Affinity, Dot
 from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
 from regard.nn import AttentionPool, TransformerDecoderLayer, TransformerEncoderLayer
 from regard.nn._computed import ComputedBuffers
 from regard.vqa.cells import Neighbours, coordinates, whitening
-from regard.vqa.kinds import Kind, named_map
+from regard.vqa.inside import cell_attention, layer_parts
+from regard.vqa.kinds import Kind
 from regard.vqa.norm import UnbiasedNorm
 from regard.vqa.output import Looked, OutputAttention
-from regard.vqa.settings import AffinityName, ModelSettings
-from regard.wasserstein.affinities import GaussianW2
+from regard.vqa.settings import ModelSettings
 
-AFFINITIES: dict[AffinityName, Affinity] = {"dot": Dot(), "wasserstein": GaussianW2(tau=8.0)}
 _PART = 4096  # rows converted to double precision at a time
 
 
@@ -101,16 +100,24 @@ class MCAN(ComputedBuffers, Pretrained):
             "dropout": s.dropout,
             "batch_first": True,
             "norm_first": s.norm_first,
-            "affinity": AFFINITIES[s.affinity],
-            "map": named_map(s.map)[1],
         }
 
-        def encoders(layers: int) -> nn.ModuleList:
-            return nn.ModuleList(TransformerEncoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(layers))
+        def parts() -> dict[str, Any]:  # new ones for every layer: they may hold parameters
+            return layer_parts(s.affinity, s.map, d, s.heads)._asdict()
 
-        self.encoder, self.before = encoders(s.layers), encoders(s.before)
+        def within() -> dict[str, Any]:
+            return {"self_attention": cell_attention(s.self_attention, d, s.heads, cells)}
+
+        def encoders(layers: int, make: Callable[[], dict[str, Any]]) -> nn.ModuleList:
+            return nn.ModuleList(
+                TransformerEncoderLayer(d, s.heads, s.feed_forward, **options, **make()) for _ in range(layers)
+            )
+
+        self.encoder = encoders(s.layers, parts)
+        self.before = encoders(s.before, parts if s.self_attention == "discrete" else within)
         self.decoder = nn.ModuleList(
-            TransformerDecoderLayer(d, s.heads, s.feed_forward, **options) for _ in range(s.layers)
+            TransformerDecoderLayer(d, s.heads, s.feed_forward, **options, **parts(), **within())
+            for _ in range(s.layers)
         )
         self.flat_text = AttentionPool(d, s.flat, out=s.fused, dropout=s.dropout)
         self.flat_picture = OutputAttention(

@@ -6,8 +6,9 @@ kind can be called with any other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,12 @@ from regard import _check
 from regard._repr import shown
 from regard._torch import with_values
 from regard.continuous import (
+    Basis,
     Density,
     FourierBasis,
     GaussianBasis,
     Locations,
+    ParaboloidBasis,
     Setting,
     grid,
     ridge,
@@ -54,7 +57,9 @@ class OutputAttention(nn.Module):
     `kind`: a name or a value of `regard.vqa.kinds`; default "discrete-softmax". A call may use another: all have the
         same parameters, and the module does not change.
     `basis`: of the value function of the continuous kinds: "gaussian" (default; seven functions per ten cells along an
-        axis), "fourier" (as many cosines), or the thesis' 49 or 100 narrow Gaussians with padding.
+        axis), "fourier" (as many cosines), "paraboloid" (as many truncated paraboloids: each is zero outside an ellipse
+        of about three spacings, so that a sparse density reads only the functions that it overlaps), or the thesis' 49
+        or 100 narrow Gaussians. These two pad the picture with zeros, as published; the others do not.
     `hidden`: the width of the hidden layer that scores cells; default `dim`.
     `out`: the width of the output; default None, no output layer.
     `dropout`: its probability in the score network; default 0.
@@ -80,7 +85,7 @@ class OutputAttention(nn.Module):
     ) -> None:
         """Make the score network and the output layer."""
         super().__init__()
-        _check.choice("basis", basis, ("gaussian", "fourier", "thesis-49", "thesis-100"))
+        _check.choice("basis", basis, get_args(BasisName))
         self.cells, self.basis, self.kind = cells, basis, parse(kind)
         self.pool = _Layers(dim, dim if hidden is None else hidden, out, dropout)
         if isinstance(self.kind, FittedKind):
@@ -161,5 +166,9 @@ def _setting(name: BasisName, cells: tuple[int, int]) -> Setting:
     if name == "thesis-100":
         return thesis(10, 10)
     height, width = (max(1, round(0.7 * n)) for n in cells)
-    make = GaussianBasis.on_grid if name == "gaussian" else FourierBasis.on_grid
-    return Setting(make(height, width), 0.01, False)
+    bases: dict[str, Callable[[int, int], Basis]] = {
+        "gaussian": GaussianBasis.on_grid,
+        "fourier": FourierBasis.on_grid,
+        "paraboloid": ParaboloidBasis.on_grid,
+    }
+    return Setting(bases[name](height, width), 0.01, False)

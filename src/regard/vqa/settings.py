@@ -10,9 +10,8 @@ from typing import Any, Literal, get_args
 from regard import _plain
 from regard._problem import Problem
 from regard.training._setting import changed, setting
-from regard.vqa.kinds import MAP_NAMES, NAMES, BasisName, parse, standard_map_name
-
-AffinityName = Literal["dot", "wasserstein"]
+from regard.vqa.inside import LAYER_MAP_NAMES, AffinityName, check_head_width, check_self_attention, layer_map_name
+from regard.vqa.kinds import NAMES, BasisName, SelfAttentionName, parse
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class ModelSettings:
     """The sizes of a model; the defaults are those of the thesis (Table 6.1).
 
     `attention` is the kind of the output attention, a name or a value of `regard.vqa.kinds`, stored as its name; `map`
-    is that of the attentions in the layers, by the name that `regard.vqa.kinds.named_map` takes.
+    and `affinity` are those of the attentions in the layers, by the names in `regard.vqa.inside`.
 
     >>> ModelSettings(attention="mixture-selected-0.10", map="entmax-1.3").attention
     'mixture-selected'
@@ -52,17 +51,34 @@ class ModelSettings:
         "Channels up to which features are decorrelated; wider features are only scaled.", None, at_least=1
     )
     attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax", suggest=NAMES)
-    basis: BasisName = setting("Basis of a continuous output attention.", "gaussian")
-    map: str = setting(
-        "Map of the attentions in the layers: softmax, sparsemax, entmax-1.5, ...", "softmax", suggest=MAP_NAMES
+    basis: BasisName = setting(
+        "Basis functions of a continuous output attention; the thesis' pad the picture with zeros, the others do not.",
+        "gaussian",
     )
-    affinity: AffinityName = setting("Affinity of the attentions in the layers.", "dot")
+    map: str = setting(
+        "Map of the attentions in the layers: softmax, sparsemax, entmax-1.5, ...; gate, a sigmoid of each distance, "
+        "with --affinity wasserstein.",
+        "softmax",
+        suggest=LAYER_MAP_NAMES,
+    )
+    affinity: AffinityName = setting(
+        "Affinity of the attentions in the layers: a scaled product, a learned bilinear form, a small learned network, "
+        "or minus a distance between Gaussians.",
+        "dot",
+    )
+
+    self_attention: SelfAttentionName = setting(
+        "Self-attention of the cells of a picture, in the layers: by --affinity and --map, or a density per cell.",
+        "discrete",
+    )
 
     def __post_init__(self) -> None:
         """Check the names, and store them in their standard form."""
         object.__setattr__(self, "attention", str(parse(self.attention)))
-        object.__setattr__(self, "map", standard_map_name(self.map))
-        _plain.choice("affinity", self.affinity, get_args(AffinityName))
+        object.__setattr__(self, "map", layer_map_name(self.map, self.affinity))
+        check_head_width(self.affinity, self.width, self.heads)
+        _plain.choice("basis", self.basis, get_args(BasisName))
+        check_self_attention(self.self_attention, self.layers + self.before)
 
     def to_json(self) -> dict[str, Any]:
         """As a dictionary."""
