@@ -1,7 +1,7 @@
 """SwAV against lightly's parts: quality on digits, and the speed of a training step.
 
     python -m benchmarks.swav_peer digits                 # 3 seeds each, same backbone, crops, order, optimiser, steps
-    python -m benchmarks.swav_peer same                   # both from the same initial weights: the losses of 100 steps
+    python -m benchmarks.swav_peer same                   # losses from the same weights; their bias taken away, and not
     python -m benchmarks.swav_peer speed
     python -m benchmarks.swav_peer profile                # time of each part of our step; does not need lightly
 
@@ -137,17 +137,19 @@ def compare_digits():
 
 
 def same(steps=100):
-    """Losses of both on the same batches, from the same initial weights of backbone, head and prototypes."""
+    """Losses on the same batches from the same initial weights; lightly's prototypes have a bias, once taken away."""
     torch.set_num_threads(1)
     learn, _ = digits()
     settings = preset("digits", **DIGITS)
-    tasks = {kind: task_of(kind, settings) for kind in ("regard", "lightly")}
+    names = ("regard", "lightly without bias", "lightly")
+    tasks = {name: task_of(name.split()[0], settings) for name in names}
+    tasks[names[1]].prototypes.heads[0].bias = None
     with torch.no_grad():
         for part in ("backbone", "projection", "prototypes"):
             modules = [getattr(task, part) for task in tasks.values()]
-            for mine, theirs in zip(*(module.parameters() for module in modules), strict=True):
-                mine.copy_(theirs)
-        tasks["regard"]._unit_prototypes()
+            for weights in zip(*(module.parameters() for module in modules), strict=False):  # the bias is the last
+                for other in weights[1:]:
+                    other.copy_(weights[0])
     canvases, order = Canvases(learn, settings.canvas), Order(len(learn), settings.batch_size, settings.seed)
     factor = cosine(settings.steps, settings.warmup)
     optimizers = {kind: task.optimizer() for kind, task in tasks.items()}
@@ -168,7 +170,7 @@ def same(steps=100):
             task.after_update(number)
         rows.append(losses)
         if number in (0, 1, 4, 9, 19, 49, 99):
-            print(f"step {number + 1}: regard {losses['regard']:.6f}, lightly {losses['lightly']:.6f}", flush=True)
+            print(f"step {number + 1}:", ", ".join(f"{name} {losses[name]:.6f}" for name in names), flush=True)
     save("swav_same", {"settings": DIGITS, "losses": rows})
 
 
