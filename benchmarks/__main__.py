@@ -5,8 +5,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
-# The last three are run as `python -m benchmarks.NAME`: they need another library, or a folder as an argument.
-HELPERS = {"__main__", "harness", "swav_peer", "swav_cifar", "swav_pays"}
+# The last five are run as `python -m benchmarks.NAME`: they need another library, an argument, or half an hour.
+HELPERS = {"__main__", "harness", "swav_peer", "swav_cifar", "swav_pays", "swav_scenes", "swav_table"}
 names = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in HELPERS)
 names.sort(key="page".__eq__)  # last: it reads the results of the others
 unknown = set(sys.argv[1:]) - set(names)

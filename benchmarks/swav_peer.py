@@ -1,6 +1,7 @@
 """SwAV against lightly's parts: quality on digits, and the speed of a training step.
 
     python -m benchmarks.swav_peer digits                 # 3 seeds each, same backbone, crops, order, optimiser, steps
+    python -m benchmarks.swav_peer same                   # losses from the same weights; their bias taken away, and not
     python -m benchmarks.swav_peer speed
     python -m benchmarks.swav_peer profile                # time of each part of our step; does not need lightly
 
@@ -135,6 +136,44 @@ def compare_digits():
     save("swav_digits", {"settings": DIGITS, "rows": rows})
 
 
+def same(steps=100):
+    """Losses on the same batches from the same initial weights; lightly's prototypes have a bias, once taken away."""
+    torch.set_num_threads(1)
+    learn, _ = digits()
+    settings = preset("digits", **DIGITS)
+    names = ("regard", "lightly without bias", "lightly")
+    tasks = {name: task_of(name.split()[0], settings) for name in names}
+    tasks[names[1]].prototypes.heads[0].bias = None
+    with torch.no_grad():
+        for part in ("backbone", "projection", "prototypes"):
+            modules = [getattr(task, part) for task in tasks.values()]
+            for weights in zip(*(module.parameters() for module in modules), strict=False):  # the bias is the last
+                for other in weights[1:]:
+                    other.copy_(weights[0])
+    canvases, order = Canvases(learn, settings.canvas), Order(len(learn), settings.batch_size, settings.seed)
+    factor = cosine(settings.steps, settings.warmup)
+    optimizers = {kind: task.optimizer() for kind, task in tasks.items()}
+    rows = []
+    for number in range(steps):
+        epoch, indices = order.at(number)
+        losses = {}
+        for kind, task in tasks.items():
+            optimizer = optimizers[kind]
+            loss, _ = task.loss(canvases.batch(indices, epoch))
+            losses[kind] = float(loss.detach())
+            optimizer.zero_grad()
+            loss.backward()
+            task.before_update(number)
+            for group in optimizer.param_groups:
+                group["lr"] = settings.lr * factor(number)
+            optimizer.step()
+            task.after_update(number)
+        rows.append(losses)
+        if number in (0, 1, 4, 9, 19, 49, 99):
+            print(f"step {number + 1}:", ", ".join(f"{name} {losses[name]:.6f}" for name in names), flush=True)
+    save("swav_same", {"settings": DIGITS, "losses": rows})
+
+
 def step_of(task, optimizer, loss):
     optimizer.zero_grad()
     loss.backward()
@@ -258,4 +297,4 @@ if __name__ == "__main__":
     what = sys.argv[1] if len(sys.argv) > 1 else "digits"
     if what != "profile":
         lightly.parts = lightly()
-    {"digits": compare_digits, "speed": speed, "profile": profile}[what]()
+    {"digits": compare_digits, "same": same, "speed": speed, "profile": profile}[what]()

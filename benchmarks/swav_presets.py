@@ -25,7 +25,7 @@ import torch
 from benchmarks.swav_peer import RESULTS, save
 from regard.pictures import Arrays
 from regard.scenes import SHAPES, Scenes
-from regard.swav import PRESETS, CollapseWarning, digits, evaluate_backbone, run
+from regard.swav import CollapseWarning, digits, evaluate_backbone, run
 from regard.training import Running
 
 TENTH = {
@@ -37,6 +37,7 @@ TENTH = {
     "hidden": 256,
     "prototypes": 300,
     "queue": 384,
+    "queue_epoch": 0,
     "freeze": 30,
     "batch_size": 64,
     "steps": 100,
@@ -116,7 +117,7 @@ def one(name):
     }
 
 
-def main(names=tuple(PRESETS)):
+def main(names=tuple(CHANGES)):
     path = RESULTS / "swav_presets.json"
     rows = {row["preset"]: row for row in json.loads(path.read_text())["rows"]} if path.is_file() else {}
     print("preset  steps  loss (ln K)  prototypes used, shares x K  rank  k-NN before, after  probe before, after")
@@ -134,4 +135,4 @@ def main(names=tuple(PRESETS)):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or tuple(PRESETS))
+    main(sys.argv[1:] or tuple(CHANGES))

@@ -41,3 +41,56 @@ def resample(row, start, length, size):
         weights = [max(0.0, 1 - abs(j + 0.5 - at) / reach) for j in range(len(row))]
         out.append(sum(w * float(x) for w, x in zip(weights, row, strict=True)) / sum(weights))
     return out
+
+
+def assigned_loss(scores, labels, temperature):
+    """-log softmax of the assigned prototype, averaged over views and samples with an assignment; plain loops."""
+    terms = []
+    for view in scores.double():
+        for row, label in zip(view, labels.tolist(), strict=True):
+            if label >= 0:
+                z = [float(x) / temperature for x in row]
+                terms.append(max(z) + math.log(sum(math.exp(x - max(z)) for x in z)) - z[label])
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def spherical_kmeans(rows, centroids, iterations):
+    """Lloyd's algorithm by cosine, row by row; a centroid without rows stays."""
+    rows = [[float(x) for x in row] for row in rows.double()]
+    centroids = [[float(x) for x in row] for row in centroids.double()]
+
+    def nearest(row):
+        cosines = [sum(a * b for a, b in zip(row, c, strict=True)) for c in centroids]
+        return cosines.index(max(cosines))
+
+    for _ in range(iterations):
+        labels = [nearest(row) for row in rows]
+        for k in range(len(centroids)):
+            members = [row for row, label in zip(rows, labels, strict=True) if label == k]
+            total = [sum(column) for column in zip(*members, strict=True)] if members else [0.0]
+            length = math.sqrt(sum(x * x for x in total))
+            if length > 0:
+                centroids[k] = [x / length for x in total]
+    return torch.tensor(centroids, dtype=torch.float64), [nearest(row) for row in rows]
+
+
+def larc(w, gradients, lr, momentum, decay, trust):
+    """apex's LARC without clipping around torch's SGD, weight by weight: the weights after each gradient."""
+    w, speed, path = [float(x) for x in w], [0.0] * len(w), []
+    for g in gradients:
+        g = [float(x) for x in g]
+        size, slope = (math.sqrt(sum(x * x for x in v)) for v in (w, g))
+        if size != 0 and slope != 0:
+            rate = trust * size / (slope + size * decay + 1e-8)
+            g = [rate * (x + decay * y) for x, y in zip(g, w, strict=True)]
+        speed = [momentum * v + x for v, x in zip(speed, g, strict=True)]
+        w = [x - lr * v for x, v in zip(w, speed, strict=True)]
+        path.append(w)
+    return torch.tensor(path, dtype=torch.float64)
+
+
+def learning_rates(steps, warmup, lr, start, final):
+    """The published list of learning rates: evenly spaced from `start` to `lr`, both included, then half a cosine."""
+    rising = [start + (lr - start) * i / (warmup - 1) for i in range(warmup)]
+    rest = steps - warmup
+    return rising + [final + 0.5 * (lr - final) * (1 + math.cos(math.pi * t / rest)) for t in range(rest)]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from reference import swav as reference
 
 from regard._problem import Problem
 from regard.backbones import load_backbone
@@ -25,6 +26,7 @@ from regard.swav import (
     PRESETS,
     CollapseWarning,
     Settings,
+    Swav,
     evaluate_backbone,
     load_pretraining,
     preset,
@@ -374,3 +376,64 @@ def test_after_windows_the_norms_know_whole_pictures(tmp_path):
     norm.register_forward_pre_hook(lambda _, x: seen.append(x[0].mean((0, 2, 3))))
     found.pooled(found.prepare((255 * half).byte()))
     torch.testing.assert_close(norm.running_mean, seen[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("start", "rows"), [({"queue_epoch": 1}, [0] * 5 + [8, 16]), ({"queue_step": 3}, [0] * 3 + [8, 16])]
+)
+def test_the_queue_starts_by_epoch_and_by_step(tmp_path, monkeypatch, start, rows):
+    """40 pictures are 5 batches of 8: the first to be stored is that of step 5, or of step 3."""
+    found = []
+    plain = Swav.after_update
+
+    def look(task, step):
+        found.append(task.queue.rows.shape[1])
+        plain(task, step)
+
+    monkeypatch.setattr(Swav, "after_update", look)
+    go(tmp_path, steps=len(rows), **start)
+    assert found == rows
+
+
+def test_a_resumed_run_knows_its_step(tmp_path):
+    whole = go(tmp_path / "whole", queue_step=6)
+    with pytest.raises(ZeroDivisionError):
+        go(tmp_path / "parts", queue_step=6, after_step=lambda step: 1 / (step - 7))
+    parts = go(tmp_path / "parts", queue_step=6)
+    assert parts.fitted.resumed == 4
+    assert whole.task.queue.rows.shape[1] == 16
+    assert torch.equal(whole.task.queue.rows, parts.task.queue.rows)
+
+
+def test_the_published_settings_are_those_of_the_presets(tmp_path):
+    """The learning rate of every step of a shortened `photos-large`, from its log, and the two presets' numbers."""
+    large, small = preset("photos-large"), preset("photos")
+    assert (large.lr, large.final_lr, large.warmup_start, large.freeze, large.queue) == (4.8, 0.0048, 0.3, 313, 0)
+    assert (small.lr, small.final_lr, small.warmup, small.queue, small.queue_epoch) == (0.6, 0.0006, 0, 3840, 15)
+    assert large.optimizer == small.optimizer == "larc"
+    rates = {name: getattr(large, name) for name in ("lr", "final_lr", "warmup_start", "weight_decay", "optimizer")}
+    go(tmp_path, steps=20, log_every=1, **(rates | {"warmup": 5}))
+    with (tmp_path / "log.csv").open() as file:
+        logged = [float(row["lr"]) for row in csv.DictReader(file)]
+    assert logged == pytest.approx(reference.learning_rates(20, 5, 4.8, 0.3, 0.0048))
+    for changes, words in (
+        ({"final_lr": 1.0}, "final_lr"),
+        ({"warmup_start": 1.0}, "warmup_start"),
+        ({"warmup_start": 1e-4, "warmup": 0}, "there is none"),
+    ):
+        with pytest.raises(Problem, match=words):
+            preset("small", **changes)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lars", "larc"])
+def test_groups_of_parameters(optimizer):
+    changes = {"optimizer": optimizer, "weight_decay": 0.1, "lr": 0.5, "prototype_lr": 0.25}
+    task = build(preset("small", **(TINY | changes)))
+    groups = task.optimizer().param_groups
+    assert sorted(id(p) for group in groups for p in group["params"]) == sorted(map(id, task.parameters()))
+    by_parameter = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    prototypes = by_parameter.pop(id(task.prototypes.weight))
+    assert prototypes == (0.125, 0.1 if optimizer == "larc" else 0.0)
+    for p in task.parameters():
+        if p is not task.prototypes.weight:
+            assert by_parameter[id(p)] == (0.5, 0.1 if p.dim() > 1 or optimizer == "larc" else 0.0)

@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import swav as reference
 from torch import nn
 
 from regard._problem import Problem
-from regard.training import LARS, Order, cosine, generator, groups, mix, uniform
+from regard.training import LARC, LARS, Order, cosine, generator, groups, mix, uniform
 from regard.training._progress import Progress
 
 
@@ -70,6 +71,14 @@ def test_cosine():
     assert factor(35) == pytest.approx(0.2 + 0.8 * (1 + math.cos(math.pi / 4)) / 2)
 
 
+def test_the_published_learning_rates():
+    lr, start, final = 4.8, 0.3, 0.0048
+    factor = cosine(50, warmup=12, end=final / lr, first=start / lr)
+    expected = reference.learning_rates(50, 12, lr, start, final)
+    assert [lr * factor(step) for step in range(50)] == pytest.approx(expected)
+    assert cosine(10, warmup=1, first=0.25)(0) == 0.25
+
+
 def test_groups_leave_norms_and_biases_out():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
     net[0].bias.requires_grad_(False)
@@ -102,6 +111,25 @@ def test_lars_with_nothing_to_scale_by():
     LARS([{"params": [zero], "weight_decay": 0.1}], lr=1.0).step()
     assert torch.equal(zero.data, -torch.ones(2, 2))
     LARS([nn.Parameter(torch.ones(2))], lr=1.0).step()  # no gradient: no step
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_larc_is_apex_around_sgd(decay):
+    g = torch.Generator().manual_seed(0)
+    w = nn.Parameter(torch.randn(7, generator=g, dtype=torch.float64))
+    gradients = torch.randn(5, 7, generator=g, dtype=torch.float64)
+    gradients[3] = 0  # no slope: no decay either
+    expected = reference.larc(w.detach(), gradients, 0.4, 0.9, decay, 0.02)
+    optimizer = LARC([w], lr=0.4, momentum=0.9, weight_decay=decay, trust=0.02)
+    for gradient, after in zip(gradients, expected, strict=True):
+        w.grad = gradient.clone()
+        optimizer.step()
+        torch.testing.assert_close(w.detach(), after)
+    zero = nn.Parameter(torch.zeros(2))
+    zero.grad = torch.ones(2)
+    LARC([zero], lr=1.0, weight_decay=0.1).step()
+    assert torch.equal(zero.data, -torch.ones(2))
+    LARC([nn.Parameter(torch.ones(2))]).step()  # no gradient: no step
 
 
 @pytest.fixture

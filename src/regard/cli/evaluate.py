@@ -51,8 +51,8 @@ def evaluate(
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
     if kind == "vqa":
         _of_questions(model, test or data, out, pictures, regions)
-    elif kind not in ("backbone", "swav"):
-        raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, vqa.")
+    elif kind not in ("backbone", "swav", "finetune"):
+        raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, finetune, vqa.")
     elif pictures is not None or regions is not None:
         option = "--regions" if pictures is None else "--pictures"
         raise Problem(f"{option} is for questions; the pictures of a backbone are DATA itself. Leave it out.")

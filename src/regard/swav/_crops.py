@@ -50,6 +50,14 @@ def views(pictures: Tensor, aspect: Tensor, index: Tensor, settings: Crops, seed
     return batches
 
 
+def one_view(pictures: Tensor, aspect: Tensor, index: Tensor, settings: Crops, seed: int) -> Tensor:
+    """The first large view of each sample, (B, 3, s, s), floats from 0 to 1; arguments as in `views`."""
+    with torch.autocast(pictures.device.type, enabled=False):
+        x = pictures.permute(0, 2, 1, 3).float().div_(255)
+        window = _draw_windows(x, index, settings, seed)
+        return _views(x, aspect, index, window, settings, seed, range(1), settings.size, settings.scale)
+
+
 def _draw_windows(x: Tensor, index: Tensor, settings: Crops, seed: int) -> Tensor:
     """Side, top and left of the window of each picture x (B, S, 3, S), as shares of its side: (B, 3).
 

@@ -1,4 +1,4 @@
-"""Codes, and the loss between swapped views."""
+"""Codes, the loss between swapped views, and the loss to assignments of the whole set."""
 
 from __future__ import annotations
 
@@ -57,3 +57,36 @@ def swapped_loss(scores: Tensor, code: Tensor, temperature: float = 0.1) -> Tens
     log_p = (wide / temperature).log_softmax(-1)
     others = log_p.sum(0) - log_p[: len(code)]
     return -(code.to(log_p.dtype) * others).sum(-1).mean() / (len(scores) - 1)
+
+
+def assigned_loss(
+    scores: Tensor, labels: Tensor, temperature: float = 0.1, *, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """The loss of DeepCluster-v2 and SeLa-v2: every view predicts the prototype that its sample is assigned to.
+
+    The cross entropy -log softmax(scores / temperature)_label, averaged over views and over samples whose assignment is
+    known; 0 if none is. Differentiable in `scores`; computed in float32 at least.
+
+    `scores`: (V, B, K), cosines of the views to the prototypes.
+    `labels`: (B,), numbers of prototypes; -1 is unknown.
+    `temperature`: default 0.1.
+    `group`: processes whose samples are counted together, so that the mean over processes of their losses is the loss
+        of the whole batch; default None, this process alone.
+
+    >>> assigned_loss(torch.zeros(3, 2, 4), torch.tensor([1, -1]))
+    tensor(1.3863)
+    """
+    _check.floating("scores", scores, min_dims=3)
+    if labels.shape != scores.shape[1:2] or labels.is_floating_point():
+        got = f"{labels.dtype} {tuple(labels.shape)} for scores {tuple(scores.shape)}"
+        _check.complain("labels", got, "(B,) whole numbers for scores (V, B, K)", "Give one for each sample.")
+    temperature = _check.number("temperature", temperature, above=0)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    log_p = (wide / temperature).log_softmax(-1)
+    known = labels >= 0
+    count = known.sum().to(log_p.dtype)
+    if group is not None:
+        dist.all_reduce(count, group=group)
+        count = count / dist.get_world_size(group)
+    picked = log_p.gather(-1, labels.clamp(min=0).expand(len(scores), -1).unsqueeze(-1)).squeeze(-1)
+    return -torch.where(known, picked, 0.0).sum() / (len(scores) * count.clamp(min=torch.finfo(count.dtype).tiny))

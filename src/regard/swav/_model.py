@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,62 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from regard.backbones import Backbone
-from regard.pictures import Arrays, Pictures, square, take
+from regard.swav._bank import Bank, first_centroids, spherical_kmeans
 from regard.swav._crops import views
 from regard.swav._diagnose import measure
-from regard.swav._loss import codes, swapped_loss
+from regard.swav._loss import assigned_loss, codes, swapped_loss
 from regard.swav._queue import Queue, world
 from regard.swav._settings import Settings
-from regard.training import LARS, Task, groups, mix
-
-MEMORY = 1 << 29  # bytes of squared pictures that may be cached
-
-
-class Canvases:
-    """Pictures resized to squares of one side, as data for `fit`. A broken one is replaced by the next, and noted.
-
-    They are cached if all fit into `MEMORY` and `keep` is True (default); loader processes would cache each their own.
-
-    >>> from regard.pictures import Arrays
-    >>> data = Canvases(Arrays(torch.rand(5, 3, 20, 30)), side=16)
-    >>> data.batch([0, 3], epoch=0)["pictures"].shape
-    torch.Size([2, 3, 16, 16])
-    """
-
-    def __init__(self, pictures: Pictures, side: int, keep: bool = True) -> None:
-        self.pictures, self.side = pictures, side
-        self._cache: dict[int, tuple[Tensor, float, list[tuple[str, str]]]] = {}
-        self._caches = keep and len(pictures) * 3 * side * side <= MEMORY
-        self._all: Tensor | None = None
-        if isinstance(pictures, Arrays) and pictures.pictures.shape[-2:] == (side, side):
-            self._all = pictures.pictures
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def batch(self, indices: list[int], epoch: int) -> dict[str, Any]:
-        """Pictures (B, 3, side, side) uint8, aspect (width over height), index, epoch, and notes on broken files."""
-        index = torch.tensor(indices)
-        if self._all is not None:
-            return {"pictures": self._all[index], "aspect": torch.ones(len(index)), "index": index, "epoch": epoch}
-        samples = [self._sample(i) for i in indices]
-        return {
-            "pictures": torch.stack([picture for picture, _, _ in samples]),
-            "aspect": torch.tensor([aspect for _, aspect, _ in samples]),
-            "index": index,
-            "epoch": epoch,
-            "broken": [note for _, _, broken in samples for note in broken],
-        }
-
-    def _sample(self, index: int) -> tuple[Tensor, float, list[tuple[str, str]]]:
-        if index in self._cache:
-            return self._cache[index]
-        taken = take(self.pictures, index)
-        height, width = taken.picture.shape[-2:]
-        sample = (square(taken.picture, self.side), width / height, list(taken.broken))
-        if self._caches:
-            self._cache[index] = sample
-        return sample
+from regard.training import LARC, LARS, Task, groups, mix
 
 
 class Swav(Task):
@@ -73,6 +26,10 @@ class Swav(Task):
 
     The projection is two linear layers with a batch norm; prototypes are the weight (K, dim) of a linear layer without
     bias, with rows of unit length, frozen in the first `freeze` steps.
+
+    With `codes` "kmeans" (DeepCluster-v2) and "sela" (SeLa-v2) samples are assigned to prototypes once per epoch, from
+    the embeddings of the first view that were stored in the epoch before, at first by a pass over the whole set. The
+    prototypes of k-means are its centroids, and are not trained.
 
     >>> from regard.backbones import make_backbone
     >>> task = Swav(make_backbone("small", widths=[4], depths=[1], size=16), Settings(prototypes=5, dim=8))
@@ -93,6 +50,8 @@ class Swav(Task):
         )
         self.prototypes = nn.Linear(settings.dim, settings.prototypes, bias=False)
         self.queue = Queue(settings.queue, settings.dim)
+        self.bank = Bank(settings.dim)
+        self.steps_done = 0
         self.broken: dict[str, str] = {}
         self._unit_prototypes()
 
@@ -113,55 +72,112 @@ class Swav(Task):
             out: Tensor = self.prototypes(z.float())
         return out
 
+    def before_training(self, samples: int, batches: Callable[[], Iterator[Any]]) -> None:
+        """Store the embeddings of the whole set, if samples are to be assigned by them."""
+        if self.settings.codes == "sinkhorn":
+            return
+        self.bank.begin(samples)
+        with torch.no_grad():
+            for batch in batches():
+                z = self._embedded(batch, local=0)
+                self.bank.push(batch["index"], z[0])
+
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """The swapped loss of a batch of `Canvases`."""
+        """The loss of a batch of `Canvases`."""
         settings = self.settings
         self.broken |= dict(batch.get("broken", ()))
-        with torch.no_grad():
-            seed = mix(settings.seed, batch["epoch"])
-            crops = views(batch["pictures"], batch["aspect"], batch["index"], settings.crops, seed)
-            crops = [self.backbone.preparation.normalise(c) for c in crops]
-        z = torch.cat([self.embed(c) for c in crops])
-        z = z.view(settings.crops.views, -1, settings.dim)
-        scores = self.scores(z)
         group = dist.group.WORLD if world()[1] > 1 else None
-        with torch.no_grad():
-            queued = self.scores(self.queue.rows) if self.queue.full else (None, None)
-            plans = [codes(scores[i], settings.eps, settings.iterations, queued=queued[i], group=group) for i in (0, 1)]
-            code = torch.stack([weights for weights, _ in plans])
-            residual = torch.stack([transport.residual for _, transport in plans])
-            self.queue.push(z[:2])
-        loss = swapped_loss(scores, code, settings.temperature)
+        whole_set = settings.codes != "sinkhorn"
+        if whole_set and batch["epoch"] != self.bank.epoch:
+            self._assign(batch["epoch"], group)
+        z = self._embedded(batch, settings.crops.local)
+        scores = self.scores(z)
+        if whole_set:
+            labels, code = self.bank.code(batch["index"], settings.prototypes)
+            self.bank.push(batch["index"], z[0])
+            code, residual = code.expand(2, -1, -1), scores.new_full((2,), self.bank.residual)
+            loss = assigned_loss(scores, labels, settings.temperature, group=group)
+        else:
+            code, residual = self._codes(scores, group)
+            if batch["epoch"] >= settings.queue_epoch and self.steps_done >= settings.queue_step:
+                self.queue.push(z[:2])
+            loss = swapped_loss(scores, code, settings.temperature)
         # A measurement solves an eigenvalue problem: only for the steps that are logged.
         tensors = (loss.detach(), scores[:2].detach(), code, z[:2].detach(), residual)
         return loss, {"measured": lambda: measure(*tensors)}
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW or LARS, without weight decay on norms, biases and prototypes, whose length is fixed."""
+    def _embedded(self, batch: dict[str, Any], local: int) -> Tensor:
+        """Unit vectors (V, B, dim) of the two large views and of `local` small ones of each sample."""
         settings = self.settings
-        parts = groups(self, settings.weight_decay)
-        decayed = [p for p in parts[0]["params"] if p is not self.prototypes.weight]
-        parts = [{**parts[0], "params": decayed}, {**parts[1], "params": [*parts[1]["params"], self.prototypes.weight]}]
-        if settings.optimizer == "lars":
-            return LARS(parts, lr=settings.lr)
-        return torch.optim.AdamW(parts, lr=settings.lr)
+        crops = replace(settings.crops, local=local)
+        with torch.no_grad():
+            seed = mix(settings.seed, batch["epoch"])
+            cut = views(batch["pictures"], batch["aspect"], batch["index"], crops, seed)
+            cut = [self.backbone.preparation.normalise(c) for c in cut]
+        return torch.cat([self.embed(c) for c in cut]).view(crops.views, -1, settings.dim)
+
+    @torch.no_grad()
+    def _codes(self, scores: Tensor, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+        """The codes (2, B, K) of the large views, balanced over the batch and the queue, and Sinkhorn's residuals."""
+        settings = self.settings
+        queued = self.scores(self.queue.rows) if self.queue.full else (None, None)
+        plans = [codes(scores[i], settings.eps, settings.iterations, queued=queued[i], group=group) for i in (0, 1)]
+        return torch.stack([code for code, _ in plans]), torch.stack([transport.residual for _, transport in plans])
+
+    @torch.no_grad()
+    def _assign(self, epoch: int, group: dist.ProcessGroup | None) -> None:
+        """Assign all samples to prototypes for an epoch, from the stored embeddings."""
+        settings, bank = self.settings, self.bank
+        index, rows = bank.take()
+        rows = rows.to(self.prototypes.weight.device)
+        if settings.codes == "kmeans":
+            first = first_centroids(index, rows, settings.prototypes, len(bank.labels), mix(settings.seed, epoch))
+            centroids, labels = spherical_kmeans(rows, first, settings.iterations, group=group)
+            self.prototypes.weight.copy_(centroids)
+            bank.assign(epoch, index, labels)
+        else:
+            code, transport = codes(self.scores(rows), settings.eps, settings.iterations, group=group)
+            bank.assign(epoch, index, code.argmax(-1), float(transport.residual))
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW or LARS, without weight decay on norms, biases and prototypes, whose length is fixed; LARC with it."""
+        settings, prototypes = self.settings, self.prototypes.weight
+        rate = settings.lr * settings.prototype_lr
+        if settings.optimizer == "larc":  # decay on all parameters, as published
+            others = [p for p in self.parameters() if p is not prototypes]
+            return LARC(
+                [{"params": others}, {"params": [prototypes], "lr": rate}],
+                lr=settings.lr,
+                weight_decay=settings.weight_decay,
+            )
+        parts = [
+            {**part, "params": [p for p in part["params"] if p is not prototypes]}
+            for part in groups(self, settings.weight_decay)
+        ]
+        parts.append({"params": [prototypes], "lr": rate, "weight_decay": 0.0})
+        return (LARS if settings.optimizer == "lars" else torch.optim.AdamW)(parts, lr=settings.lr)
 
     def before_update(self, step: int) -> None:
-        """Freeze the prototypes in the first steps."""
-        if step < self.settings.freeze:
+        """Freeze the prototypes in the first steps, and those that are centroids always."""
+        if step < self.settings.freeze or self.settings.codes == "kmeans":
             self.prototypes.weight.grad = None
 
     def after_update(self, step: int) -> None:
         """Normalise the prototypes to unit length."""
+        self.steps_done = step + 1
         self._unit_prototypes()
 
     def extra_state(self) -> dict[str, Any]:
-        """The queue, and the files that could not be read."""
-        return {"queue": self.queue.state(), "broken": self.broken}
+        """Queue, stored embeddings and assignments, steps, and the files that could not be read."""
+        state = {"queue": self.queue.state(), "steps_done": self.steps_done, "broken": self.broken}
+        return state if self.settings.codes == "sinkhorn" else {**state, "bank": self.bank.state()}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore both."""
+        """Restore them."""
         self.queue.load(state["queue"])
+        self.steps_done = int(state["steps_done"])
+        if "bank" in state:
+            self.bank.load(state["bank"])
         self.broken = dict(state["broken"])
 
     @torch.no_grad()

@@ -17,10 +17,11 @@ from regard._problem import Problem
 from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.pictures import Arrays, Pictures, as_pictures, square, take
 from regard.pictures._digest import content_parts, described
+from regard.swav._canvases import Canvases
 from regard.swav._diagnose import Watch
 from regard.swav._evaluate import calibrated
 from regard.swav._folder import PretrainingFolder
-from regard.swav._model import Canvases, Swav
+from regard.swav._model import Swav
 from regard.swav._queue import world
 from regard.swav._settings import Crops, Settings, checked
 from regard.swav._settings import preset as named
@@ -121,7 +122,13 @@ def run(
     folder = PretrainingFolder(Path(out))
     task = build(settings)
     side = canvas(settings, source)
-    batch = Order(len(source), settings.batch_size, settings.seed).batch_size
+    order = Order(len(source), settings.batch_size, settings.seed)
+    batch = order.batch_size
+    if settings.codes != "sinkhorn" and order.per_epoch * batch < settings.prototypes:
+        raise Problem(
+            f"{order.per_epoch * batch} pictures per epoch cannot be assigned to {settings.prototypes} prototypes by "
+            f"{settings.codes}. Take fewer prototypes, or more pictures."
+        )
     for warning in before(settings, batch):
         warnings.warn(warning, CollapseWarning, stacklevel=3)
     watch = Watch(settings.prototypes, settings.dim, patience=max(100, 2 * settings.freeze))
@@ -134,7 +141,7 @@ def run(
         steps=settings.steps,
         batch_size=settings.batch_size,
         seed=settings.seed,
-        schedule=cosine(settings.steps, min(settings.warmup, settings.steps // 4)),
+        schedule=schedule_of(settings),
         accumulate=settings.accumulate,
         clip=settings.clip,
     )
@@ -156,6 +163,17 @@ def run(
             if task.broken:
                 folder.write_broken(task.broken)
     return Pretraining(folder, folder.backbone, task.eval(), fitted, task.broken, first)
+
+
+def schedule_of(settings: Settings) -> Callable[[int], float]:
+    """The factor of the learning rate of each step: warm-up from `warmup_start`, then a cosine to `final_lr`."""
+    start = settings.warmup_start
+    return cosine(
+        settings.steps,
+        min(settings.warmup, settings.steps // 4),
+        end=settings.final_lr / settings.lr,
+        first=None if start is None else start / settings.lr,
+    )
 
 
 def build(settings: Settings) -> Swav:
@@ -225,21 +243,24 @@ def load_pretraining(out: Path | str) -> Swav:
 
 
 def canvas(settings: Settings, source: Pictures) -> int:
-    """The side that pictures are resized to: `settings.canvas`, else theirs if small and square, else 1.5 views."""
-    if settings.canvas:
-        return settings.canvas
+    """The side that pictures are resized to: `settings.canvas`, or what suits them and the views."""
+    return settings.canvas or canvas_for(source, settings.crops.size)
+
+
+def canvas_for(source: Pictures, size: int) -> int:
+    """The side that pictures are resized to for views of `size`: theirs if small and square, else 1.5 views."""
     if isinstance(source, Arrays):
         height, width = source.pictures.shape[-2:]
-        if height == width and settings.crops.size // 2 <= width <= 2 * settings.crops.size:
+        if height == width and size // 2 <= width <= 2 * size:
             return int(width)
-    return settings.crops.size * 3 // 2
+    return size * 3 // 2
 
 
 def before(settings: Settings, batch: int) -> list[str]:
     """Warnings about settings, before the first step."""
     texts = []
     samples = batch + settings.queue
-    if samples < settings.prototypes:
+    if samples < settings.prototypes and settings.codes == "sinkhorn":
         texts.append(
             f"{samples} samples share {settings.prototypes} prototypes: codes cannot be even. Take fewer prototypes, "
             "a larger batch, or a queue."

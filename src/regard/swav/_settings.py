@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from regard._problem import Problem
@@ -94,15 +94,35 @@ class Settings:
     hidden: int = setting("Width of the projection's hidden layer.", 256, at_least=1)
     dim: int = setting("Dimension of an embedding.", 64, at_least=1)
     prototypes: int = setting("Prototypes that samples are assigned to.", 60, at_least=1)
+    codes: Literal["sinkhorn", "kmeans", "sela"] = setting(
+        "How samples are assigned: sinkhorn balances each batch (SwAV), kmeans clusters the whole set once per epoch "
+        "(DeepCluster-v2), sela balances the whole set once per epoch (SeLa-v2).",
+        "sinkhorn",
+    )
     temperature: float = setting("Temperature of the softmax over prototypes in the loss.", 0.1)
-    eps: float = setting("Weight of the entropy in Sinkhorn's problem: smaller makes sharper codes.", 0.05)
-    iterations: int = setting("Iterations of Sinkhorn.", 3, at_least=1)
+    eps: float = setting(
+        "Weight of the entropy in Sinkhorn's problem (sinkhorn, sela): smaller makes sharper codes.", 0.05
+    )
+    iterations: int = setting("Iterations of Sinkhorn or of k-means.", 3, at_least=1)
     queue: int = setting("Past embeddings that take part in making codes, once the queue is full.", 0, at_least=0)
-    freeze: int = setting("First steps in which the prototypes are frozen.", 100, at_least=0)
-    optimizer: Literal["adamw", "lars"] = setting("The optimiser.", "adamw")
+    queue_epoch: int = setting("The first epoch, counted from 0, whose embeddings enter the queue.", 0, at_least=0)
+    queue_step: int = setting("The first step, counted from 0, whose embeddings enter the queue.", 0, at_least=0)
+    freeze: int = setting(
+        "First steps in which the prototypes are frozen; centroids of kmeans always are.", 100, at_least=0
+    )
+    optimizer: Literal["adamw", "lars", "larc"] = setting(
+        "The optimiser; larc is the published form of LARS, which scales and decays all parameters.", "adamw"
+    )
     lr: float = setting("The learning rate after the warm-up.", 2e-3)
-    weight_decay: float = setting("Weight decay of matrices and kernels.", 1e-4, at_least=0)
+    prototype_lr: float = setting("Learning rate of the prototypes, over that of all other weights.", 1.0, at_least=0)
+    final_lr: float = setting("The learning rate that the cosine ends at.", 0.0, at_least=0)
+    weight_decay: float = setting(
+        "Weight decay of matrices and kernels; with larc, of all parameters.", 1e-4, at_least=0
+    )
     warmup: int = setting("Steps in which the learning rate rises; at most a quarter of all.", 50, at_least=0)
+    warmup_start: float | None = setting(
+        "The learning rate of the first step of the warm-up; none: lr over the steps of the warm-up.", None
+    )
     clip: float | None = setting("Clip the gradient to this norm.", None)
     steps: int = setting("Updates of the weights.", 1000, at_least=1)
     batch_size: int = setting("Pictures per batch, over all processes.", 128, at_least=1)
@@ -162,7 +182,7 @@ def scenes_preset() -> Settings:
 
 
 def photos_preset() -> Settings:
-    """Large photographs, as published for ImageNet with a small batch: ResNet-50, a queue, LARS."""
+    """Large photographs, as published for ImageNet with a small batch: ResNet-50, a queue from epoch 15 on, LARC."""
     crops = Crops(
         size=224,
         scale=(0.14, 1.0),
@@ -181,9 +201,11 @@ def photos_preset() -> Settings:
         dim=128,
         prototypes=3000,
         queue=3840,
+        queue_epoch=15,
         freeze=5005,
-        optimizer="lars",
+        optimizer="larc",
         lr=0.6,
+        final_lr=0.0006,
         weight_decay=1e-6,
         warmup=0,
         steps=1_000_000,
@@ -191,7 +213,29 @@ def photos_preset() -> Settings:
     )
 
 
-PRESETS = {"digits": digits_preset, "small": small_preset, "scenes": scenes_preset, "photos": photos_preset}
+def photos_large_preset() -> Settings:
+    """Large photographs, as published for ImageNet with 4,096 pictures per batch: no queue, a warm-up of 10 epochs."""
+    return replace(
+        photos_preset(),
+        queue=0,
+        queue_epoch=0,
+        freeze=313,
+        lr=4.8,
+        final_lr=0.0048,
+        warmup=3120,
+        warmup_start=0.3,
+        steps=249_600,
+        batch_size=4096,
+    )
+
+
+PRESETS = {
+    "digits": digits_preset,
+    "small": small_preset,
+    "scenes": scenes_preset,
+    "photos": photos_preset,
+    "photos-large": photos_large_preset,
+}
 """The presets by name: functions that return their `Settings`."""
 
 
@@ -208,18 +252,17 @@ def preset(name: str, **changes: Any) -> Settings:
 
 def checked(settings: Settings) -> Settings:
     """The settings, unchanged; a Problem if a value is out of range."""
-    crops = settings.crops
     for name in ("hidden", "dim", "prototypes", "iterations", "steps", "batch_size", "accumulate"):
         if getattr(settings, name) < 1:
             raise Problem(f"{name} must be at least 1, not {getattr(settings, name)}.")
     for name in ("temperature", "eps", "lr"):
         if not getattr(settings, name) > 0:
             raise Problem(f"{name} must be above 0, not {getattr(settings, name)}.")
-    for name in ("queue", "freeze", "warmup", "weight_decay", "canvas"):
+    for name in ("queue", "queue_epoch", "queue_step", "freeze", "warmup", "weight_decay", "prototype_lr", "canvas"):
         if getattr(settings, name) < 0:
             raise Problem(f"{name} cannot be negative.")
-    if settings.optimizer not in ("adamw", "lars"):
-        raise Problem(f"optimizer must be adamw or lars, not {settings.optimizer!r}.")
+    _check_choices(settings)
+    _check_rates(settings)
     if settings.nonlocal_affinity and not settings.nonlocal_after:
         raise Problem(
             f"nonlocal_affinity {settings.nonlocal_affinity!r} has no blocks to belong to. Place them with "
@@ -229,6 +272,12 @@ def checked(settings: Settings) -> Settings:
         from regard.backbones import SmallResNet
 
         SmallResNet(**{"widths": (8,), "depths": (1,), **settings.backbone_options})
+    check_crops(settings.crops)
+    return settings
+
+
+def check_crops(crops: Crops) -> None:
+    """A Problem if a value is out of range."""
     if crops.tries < 1:
         raise Problem(f"tries must be at least 1, not {crops.tries}.")
     if crops.size < 1 or crops.local < 0 or (crops.local and crops.local_size < 1):
@@ -240,4 +289,25 @@ def checked(settings: Settings) -> Settings:
     for name in ("flip", "jitter_p", "grey", "blur"):
         if not 0 <= getattr(crops, name) <= 1:
             raise Problem(f"{name} is a probability, not {getattr(crops, name)}.")
-    return settings
+
+
+def _check_choices(settings: Settings) -> None:
+    """A Problem if a name is unknown, or does not go with other settings."""
+    for name, known in (("optimizer", ("adamw", "lars", "larc")), ("codes", ("sinkhorn", "kmeans", "sela"))):
+        if getattr(settings, name) not in known:
+            raise Problem(f"{name} must be one of {', '.join(known)}, not {getattr(settings, name)!r}.")
+    if settings.codes != "sinkhorn" and settings.queue:
+        raise Problem(
+            f"codes {settings.codes} are made from the whole set, and a queue of {settings.queue} would be ignored. "
+            "Take queue 0, or codes sinkhorn."
+        )
+
+
+def _check_rates(settings: Settings) -> None:
+    """A Problem if the learning rate does not rise to `lr` and fall to `final_lr`."""
+    for name in ("final_lr", "warmup_start"):
+        rate = getattr(settings, name)
+        if rate is not None and not 0 <= rate <= settings.lr:
+            raise Problem(f"{name} must be between 0 and lr ({settings.lr:g}), not {rate:g}.")
+    if settings.warmup_start is not None and not settings.warmup:
+        raise Problem("warmup_start is the beginning of a warm-up, and there is none. Take warmup above 0.")

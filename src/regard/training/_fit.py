@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,13 @@ class Task(nn.Module):
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimiser, each group with its full learning rate; `fit` multiplies it by the schedule."""
         raise NotImplementedError
+
+    def before_training(self, samples: int, batches: Callable[[], Iterator[Any]]) -> None:
+        """Called in every process before the first step of a run, not of a resumed one.
+
+        `samples`: in the data.
+        `batches`: returns this process's batches of the first epoch, on the device of the task.
+        """
 
     def before_update(self, step: int) -> None:
         """Called with the number of the step, from 0, between the backward pass and the update."""

@@ -82,6 +82,8 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
         optimizer.load_state_dict(state["optimizer"])
         precision.load_state_dict(state["precision"])
     batches = iter(_loader(data, call, fabric))
+    if not call.start:
+        _begin(task, data, call, fabric)
     number = call.start * settings.accumulate
     journal = _Journal(call, fabric.is_global_zero)
     with Stop() as stop, _cleaned_up(fabric, task, journal):
@@ -124,6 +126,19 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
                 stop.kept = f"step {steps_done} of {steps} is kept in {call.folder.path}"
                 break
     return journal.seconds, journal.per_second
+
+
+def _begin(task: Task, data: Batches, call: FitCall, fabric: Fabric) -> None:
+    """Let the task prepare for the first step, with the batches of the first epoch."""
+    order = Order(len(data), call.settings.batch_size, call.settings.seed, fabric.global_rank, fabric.world_size)
+    torch.manual_seed(mix(call.settings.seed, -1, fabric.global_rank))
+
+    def batches() -> Iterator[Any]:
+        for epoch, indices in order.between(0, order.per_epoch):
+            yield fabric.to_device(data.batch(indices, epoch))
+
+    with fabric.autocast():
+        task.before_training(len(data), batches)
 
 
 @contextmanager

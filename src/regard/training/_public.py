@@ -5,12 +5,13 @@ from regard.training._fit import Fitted, Task, fit
 from regard.training._folder import RunFolder, latest, read_config
 from regard.training._muon import Muon, muon_groups
 from regard.training._norm import synchronise_norms
-from regard.training._optim import LARS, cosine, groups
+from regard.training._optim import LARC, LARS, cosine, groups
 from regard.training._order import Batches, Order
 from regard.training._random import generator, mix, uniform
 from regard.training._settings import FitSettings, Running
 
 __all__ = [
+    "LARC",
     "LARS",
     "Batches",
     "Checkpoint",
