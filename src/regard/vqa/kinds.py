@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BasisName = Literal["gaussian", "fourier", "thesis-49", "thesis-100"]  # of the continuous kinds
 PlacementName = Literal["centre", "corner"]  # of a cell on the unit square
-ITERATIONS = ("usual", "thesis")
+EM_ITERATIONS = ("usual", "thesis")
 """Names for the EM iterations of mixtures, see `Fitting`; a number is also one."""
 
 MAP_NAMES = ("softmax", "sparsemax", "entmax")
@@ -102,8 +102,8 @@ class Fitting:
         """Check both."""
         object.__setattr__(self, "price", _plain.number("price", self.price, at_least=0))
         if isinstance(self.em_iterations, str):
-            if self.em_iterations not in ITERATIONS:
-                expected = f"a whole number >= 1, {' or '.join(ITERATIONS)}"
+            if self.em_iterations not in EM_ITERATIONS:
+                expected = f"a whole number >= 1, {' or '.join(EM_ITERATIONS)}"
                 _plain.complain("em_iterations", repr(self.em_iterations), expected, "Write one of these.")
         else:
             _plain.count("em_iterations", self.em_iterations)

@@ -11,7 +11,7 @@ from regard import _plain
 from regard._problem import Problem
 from regard.training._setting import changed, setting
 from regard.vqa.kinds import (
-    ITERATIONS,
+    EM_ITERATIONS,
     MAP_NAMES,
     NAMES,
     BasisName,
@@ -107,7 +107,7 @@ class ModelSettings:
         "components, 5 for more, 20 where their number is selected.",
         "thesis",
         parse=_read_iterations,
-        suggest=ITERATIONS,
+        suggest=EM_ITERATIONS,
     )
     map: str = setting(
         "Map of the attentions in the layers: softmax, sparsemax, entmax-1.5, ...", "softmax", suggest=MAP_NAMES
