@@ -28,11 +28,11 @@ RUNNING = words(
     """accelerator checkpoint-every devices fresh log log-every no-progress num-nodes precision progress resume strategy
     workers"""
 )
+LOOKING = words("basis em-iterations map no-padding padding price ridge-penalty")
 MODEL = words(
-    """affinity basis before coordinates dropout feed-forward flat fused guided-first heads layers map neighbours
-    no-coordinates no-guided-first no-neighbours no-norm-first no-unbiased-norm no-whiten norm-first
-    self-attention tokens
-    unbiased-norm whiten whiten-width width words"""
+    """affinity before cell-variance coordinates dropout feed-forward flat fused guided-first heads layers neighbours
+    no-cell-variance no-coordinates no-guided-first no-neighbours no-norm-first no-standardise no-unbiased-norm
+    no-whiten norm-first placement self-attention standardise tokens unbiased-norm whiten whiten-width width words"""
 )
 TRAINING = words("above accumulate batch clip epochs glove grouped lr optimizer schedule single")
 VIEWS = words("blur blur-sigma flip grey jitter jitter-p local local-scale local-size ratio scale size tries window")
@@ -51,13 +51,14 @@ FLAGS = {
     "finetune": ["out", "preset", "test", *RUNNING, *FINETUNING],
     "train": [
         *("attention", "end-to-end", "features", "out", "patience", "pictures", "preset", "seed", "size", "split"),
-        *("validation", *RUNNING, *MODEL, *TRAINING),
+        *("validation", *RUNNING, *LOOKING, *MODEL, *TRAINING),
     ],
     "compare": [
         *("attention", "features", "out", "pictures", "preset", "regions", "seeds", "test", "unseen", "workers"),
         *("accelerator", "checkpoint-every", "fresh", "log-every", "precision", "resume"),
-        *(*MODEL, *TRAINING),
+        *(*LOOKING, *MODEL, *TRAINING),
     ],
+    "evaluate": ["attention", "out", "pictures", "regions", "test", *LOOKING],
 }
 
 

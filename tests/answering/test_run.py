@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -171,3 +172,16 @@ def test_broken_pictures_are_left_out_and_named(tmp_path):
     result, said = answer(tmp_path, tmp_path / "run")
     assert "4.png is not a picture" in said
     assert result.summary.questions + result.summary.train_questions + 1 <= 12
+
+
+def test_a_table_without_validation_rows_is_no_reason_to_stop_but_for_patience(tmp_path):
+    _, table = write_data(tmp_path)
+    lines = table.read_text(encoding="utf-8-sig").splitlines()
+    parts = ["split", *("test" if i % 4 == 0 else "train" for i in range(len(lines) - 1))]
+    table.write_text("\n".join(f"{line};{part}" for line, part in zip(lines, parts, strict=True)), encoding="utf-8")
+    impatient = replace(SETTINGS, patience=1)
+    with pytest.raises(Problem, match=r"no rows of the split val, and --patience watches"):
+        answer(tmp_path, tmp_path / "run", impatient)
+    assert not (tmp_path / "run").exists()
+    result, _ = answer(tmp_path, tmp_path / "run")
+    assert result.summary.split == "test"

@@ -46,11 +46,9 @@ def place(tmp_path_factory):
     from regard.backbones import make_backbone, save_backbone
 
     save_backbone(make_backbone("small", size=32, widths=[8, 16], depths=[1, 1], stem_stride=2), folder / "backbone")
-    splits = [f"--split={name}" for name in ("train", "val", "test", "pairs")]
-    said = regard(
-        "features", folder / "scenes", "--backbone", folder / "backbone", "--out", folder / "features", *splits
-    )
-    assert "val: not there" in said
+    made = ["features", folder / "scenes", "--backbone", folder / "backbone", "--out", folder / "features"]
+    assert "val: not there" in regard(*made)
+    said = regard(*made, "--split", "pairs", "--split", "test")
     assert "46 pictures, 8 x 8 x 16" in said
     return folder
 

@@ -14,7 +14,18 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import application
 from regard.vqa import kinds
-from regard.vqa.kinds import KINDS, NAMES, Continuous, Discrete, Kind, MixtureOf, MixtureSelected, named_map, parse
+from regard.vqa.kinds import (
+    KINDS,
+    NAMES,
+    Continuous,
+    Discrete,
+    Fitting,
+    Kind,
+    MixtureOf,
+    MixtureSelected,
+    named_map,
+    parse,
+)
 from regard.vqa.output import OutputAttention
 from regard.vqa.settings import ModelSettings
 
@@ -33,7 +44,8 @@ WRITTEN = {
     "mixture-12-sparse": MixtureOf(12, sparse=True),
     "mixture-3-paraboloids": MixtureOf(3, family="paraboloid"),
     "mixture-4-paraboloids-sparse": MixtureOf(4, sparse=True, family="paraboloid"),
-    "mixture-selected": MixtureSelected(0.1),
+    "mixture-selected": MixtureSelected(),
+    "mixture-selected-0.1": MixtureSelected(0.1),
     "mixture-selected-0.5": MixtureSelected(0.5),
     "mixture-selected-0.0000001": MixtureSelected(1e-7),
     "mixture-selected-0.1234567890123": MixtureSelected(0.1234567890123),
@@ -58,7 +70,7 @@ def test_a_name_and_its_value(name, kind):
         ("continuous-entmax-1.50", "continuous-entmax"),
         ("continuous-entmax-2", "continuous-sparsemax"),
         ("continuous-entmax-1", "continuous-softmax"),
-        ("mixture-selected-0.10", "mixture-selected"),
+        ("mixture-selected-0.10", "mixture-selected-0.1"),
         ("mixture-selected-1.00", "mixture-selected-1"),
     ],
 )
@@ -95,6 +107,15 @@ def test_an_unknown_name_says_what_can_be_written(name):
         (lambda: ModelSettings(basis="cosine"), "basis"),
         (lambda: MixtureSelected(-1.0), "price"),
         (lambda: MixtureSelected(math.nan), "price"),
+        (lambda: Fitting(-1), "price"),
+        (lambda: Fitting(em_iterations="many"), "em_iterations"),
+        (lambda: Fitting(em_iterations=0), "em_iterations"),
+        (lambda: ModelSettings(basis="thesis-50"), "basis"),
+        (lambda: ModelSettings(placement="edge"), "placement"),
+        (lambda: ModelSettings(ridge_penalty=0), "ridge_penalty"),
+        (lambda: ModelSettings(price=-1), "price"),
+        (lambda: ModelSettings(em_iterations="many"), "em_iterations"),
+        (lambda: ModelSettings(whiten=True), "whiten"),
         (lambda: named_map("tvmax"), "map"),
         (lambda: ModelSettings(map="tvmax"), "map"),
         (lambda: ModelSettings(map="entmax-0.5"), "alpha"),

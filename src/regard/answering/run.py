@@ -76,6 +76,11 @@ def answer_questions(
     """
     start, folder, running = time.monotonic(), AnsweringFolder(Path(out)), running or Running()
     survey = look_at(table, pictures, val=val, test=test, seed=settings.seed)
+    if settings.patience is not None and not len(survey.split("val")):
+        raise Problem(
+            f"{table} has no rows of the split val, and --patience watches the accuracy on them. Name some val in the "
+            "column split, or leave --patience out."
+        )
     for sentence in survey.sentences():
         say(sentence)
     if warning := squeezed(survey.records.pictures.values()):
@@ -97,7 +102,8 @@ def answer_questions(
     validation = survey.split("val")
     if not len(held_out):  # a table whose own column has no test
         held_out = validation
-    trained = train(folder.path, training, store, settings, validation=validation, running=running)
+    watched = validation if len(validation) else None
+    trained = train(folder.path, training, store, settings, validation=watched, running=running)
     keep_samples(folder, held_out)
     seconds = _training_seconds(folder, trained.fitted)
     run = load_run(folder.path)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "Start here": ("demo", "maps", "doctor"),
     "A backbone from pictures": ("pretrain", "finetune", "evaluate", "export"),
-    "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "report", "compare"),
+    "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "report", "compare", "thesis"),
     "Look and measure": ("explore", "bench"),
 }
 

@@ -34,6 +34,7 @@ class Derived:
     inner: titles for the settings of a nested dataclass, by the name of its field.
     without: settings that are no options.
     only: the settings that are options; if empty, all of them.
+    default: what the help says is the default of all of them; if empty, that of each.
     """
 
     kind: type
@@ -42,6 +43,7 @@ class Derived:
     inner: Mapping[str, str] = field(default_factory=dict)
     without: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
+    default: str = ""
 
     def settings(self) -> list[SettingEntry]:
         """Those that become options."""
@@ -67,6 +69,8 @@ class Derived:
 
     def _default(self, setting: SettingEntry) -> str:
         """The commonest value among the presets, and the presets that have another."""
+        if self.default:
+            return f"(default: {self.default})"
         values = {name: _shown(setting, setting.of(preset)) for name, preset in self.presets.items()}
         values = values or {"": _shown(setting, setting.of(self.kind()))}
         usual, _ = Counter(values.values()).most_common(1)[0]

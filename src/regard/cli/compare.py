@@ -9,6 +9,7 @@ import typer
 
 from regard.cli._complete import among
 from regard.cli._options import Derived, applied, derived
+from regard.cli._shares import SharesShown
 from regard.training._settings import Running
 from regard.vqa.kinds import COMPARED, NAMES
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
@@ -52,7 +53,7 @@ def compare(
     seeds: int = typer.Option(3, min=1, help="Trainings per attention."),
     preset: str = typer.Option(
         "relations",
-        help="Defaults of the settings below: relations, small or thesis (Table 6.1).",
+        help="Defaults of the settings below: relations, small, full (large) or thesis (Table 6.1 as printed).",
         autocompletion=among(TRAIN_PRESETS),
     ),
     test: str = typer.Option(
@@ -69,23 +70,27 @@ def compare(
 
     The tables also have two baselines that see no picture, the question alone and the commonest answer, and two
     attentions that do not look, an even spread and a blob in the centre. Finished runs in the folder are reused: rerun
-    to resume, or with more `--seeds` to add some. Runs on other data are refused; `--fresh` trains them again.
+    to resume, or with more `--seeds` to add some. Runs on other data are refused; `--fresh` trains them again. Models
+    with continuous-softmax are also evaluated with the number of components chosen per question (test-MCA), at four
+    prices, or at that of `--price`.
 
         regard compare out/scenes --features out/features --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
     """
     from regard._problem import Problem
-    from regard.training._progress import Progress
-    from regard.vqa.compare import compare_kinds
+    from regard.vqa.compare import PRICES, compare_kinds, comparison_needs
     from regard.vqa.features import FeatureStore
     from regard.vqa.folder import ComparisonFolder
     from regard.vqa.kinds import parse
     from regard.vqa.masks import check_folder
+    from regard.vqa.needs import check_splits
     from regard.vqa.own import NoSplit
     from regard.vqa.read import read_questions
     from regard.vqa.settings import preset_training
 
+    settings = applied(preset_training(preset), changes)
     check_folder("--regions", regions)
+    check_splits(data, comparison_needs(test, None))
     for kind in attention:
         try:
             parse(kind)
@@ -98,18 +103,7 @@ def compare(
             unseen_pictures = {}
         if not unseen_pictures or not any(map(FeatureStore.open(features).has, unseen_pictures)):
             unseen = None
-    settings = applied(preset_training(preset), changes)
     how = applied(Running(progress=False), running)
-    shares: list[float] = []  # until the workers have started, which an estimate should not count
-    shown: list[Progress] = []
-
-    def progress(share: float) -> None:
-        shares.append(share)
-        if not shown and share > shares[0]:
-            shown.append(Progress(1.0, "training", start=share))
-        if shown:
-            shown[0].show(share)
-
     result = compare_kinds(
         out,
         data,
@@ -119,9 +113,10 @@ def compare(
         seeds=seeds,
         workers=workers,
         running=how,
+        prices=(settings.model.price,) if "price" in changes else PRICES,
         test=test,
         unseen=unseen,
-        progress=progress,
+        progress=SharesShown(),
         pictures=pictures,
         regions=regions,
     )

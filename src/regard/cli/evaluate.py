@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import typer
+
+from regard.cli._complete import among
+from regard.cli._options import Derived, derived
+from regard.vqa.kinds import EVALUATED, NAMES
+from regard.vqa.settings import ModelSettings
+
+EVALUATED_NAMES = ", ".join(map(str, EVALUATED))
+# What has no parameters: a trained model can be evaluated with another. Coordinates and the affinity are learned with.
+LOOKING = frozenset({"basis", "padding", "ridge_penalty", "price", "em_iterations", "map"})
 
 
 def add(app: typer.Typer) -> None:
@@ -13,7 +23,11 @@ def add(app: typer.Typer) -> None:
     app.command()(evaluate)
 
 
+@derived(
+    changes=Derived(ModelSettings, "Another attention in a model that answers", only=LOOKING, default="the model's"),
+)
 def evaluate(
+    changes: dict[str, Any],
     model: Path = typer.Argument(..., help="The folder of a run, an exported model or a backbone."),
     data: Path = typer.Argument(
         None,
@@ -29,6 +43,12 @@ def evaluate(
         help="The folder of masks of what answers rest on: those that the questions name, else the one with the "
         "picture's name. (default: those that the questions name, beside them)",
     ),
+    attention: list[str] = typer.Option(
+        [],
+        help="An output attention to evaluate with beside the model's; repeat for several. regard ask --help lists "
+        f"them. (default: {EVALUATED_NAMES})",
+        autocompletion=among(NAMES),
+    ),
     out: Path = typer.Option(
         None, help="Where to write the numbers: for a backbone a JSON file, else a folder. (default: nowhere)"
     ),
@@ -43,6 +63,7 @@ def evaluate(
         regard evaluate out/vqa out/scenes --out out/vqa/evaluation
         regard evaluate out/vqa mine.csv --pictures photos/ --regions masks/
         regard evaluate out/questions                            # after regard vqa photos/ questions.csv
+        regard evaluate out/vqa out/scenes --attention mixture-selected --price 0.5 --basis thesis-100
     """
     from regard._problem import Problem
     from regard.training import read_config
@@ -50,11 +71,16 @@ def evaluate(
     config = read_config(model)
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
     if kind == "vqa":
-        _of_questions(model, test or data, out, pictures, regions)
+        _of_questions(model, test or data, out, pictures, regions, attention, changes)
     elif kind not in ("backbone", "swav", "finetune"):
         raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, finetune, vqa.")
-    elif pictures is not None or regions is not None:
-        option = "--regions" if pictures is None else "--pictures"
+    elif given := [
+        *(["pictures"] if pictures is not None else []),
+        *(["regions"] if regions is not None else []),
+        *(["attention"] if attention else []),
+        *changes,
+    ]:
+        option = f"--{given[0].replace('_', '-')}"
         raise Problem(f"{option} is for questions; the pictures of a backbone are DATA itself. Leave it out.")
     else:
         _of_pictures(model, data, test, out)
@@ -86,12 +112,19 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
 
 
 def _of_questions(
-    model: Path, questions: Path | None, out: Path | None, pictures: Path | None, regions: Path | None
+    model: Path,
+    questions: Path | None,
+    out: Path | None,
+    pictures: Path | None,
+    regions: Path | None,
+    attention: list[str],
+    changes: dict[str, Any],
 ) -> None:
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
     from regard.vqa.evaluate_run import evaluate_run
     from regard.vqa.folder import AnsweringFolder
+    from regard.vqa.kinds import parse
     from regard.vqa.masks import check_folder
 
     folder = AnsweringFolder(model)
@@ -101,10 +134,26 @@ def _of_questions(
     if questions is None:
         raise Problem("this model answers questions: say which. Example: regard evaluate out/vqa out/scenes")
     check_folder("--regions", regions)
+    for kind in attention:
+        try:
+            parse(kind)
+        except ValueError as error:
+            raise Problem(str(error)) from error
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    typer.echo(evaluate_run(model, questions, out=out, pictures=pictures, regions=regions, progress=say))
+    typer.echo(
+        evaluate_run(
+            model,
+            questions,
+            attention or None,
+            out=out,
+            pictures=pictures,
+            regions=regions,
+            progress=say,
+            changes=changes,
+        )
+    )
     if out is not None:
         typer.echo(f"Numbers and answers: {out}")

@@ -65,7 +65,7 @@ def features(
             try:
                 files |= read_questions(data, name, pictures).pictures
             except NoSplit:
-                if data.is_file():
+                if split or data.is_file():  # one that was asked for
                     raise
                 typer.echo(f"{name}: not there")
     check_pictures(files, out)  # before anything is written

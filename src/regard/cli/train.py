@@ -49,7 +49,7 @@ def train(
     out: Path = typer.Option(Path("out/vqa"), help="The folder of the run; rerun to resume."),
     preset: str = typer.Option(
         "small",
-        help="Defaults of the settings below: small (for a CPU), relations or thesis (Table 6.1, for a GPU).",
+        help="Defaults of the settings below: small or relations (for a CPU), full or thesis (Table 6.1, for a GPU).",
         autocompletion=among(TRAIN_PRESETS),
     ),
     split: str = typer.Option("train", help="The split to train on.", autocompletion=among(SPLIT_NAMES)),
@@ -74,26 +74,36 @@ def train(
     from regard.backbones import make_backbone
     from regard.vqa.features import FeatureStore
     from regard.vqa.folder import AnsweringFolder
+    from regard.vqa.needs import Need, check_features, check_splits, unwatched
     from regard.vqa.pixels import PixelStore
     from regard.vqa.plan import TrainingPlan
-    from regard.vqa.read import check_answers, read_questions
+    from regard.vqa.read import check_answers, existing, read_questions, splits_in
     from regard.vqa.samples import keep_samples
     from regard.vqa.settings import preset_training
     from regard.vqa.train import train as run
 
     settings = applied(preset_training(preset), changes)
     run_options = applied(Running(), running)
-    records = read_questions(data, split, pictures)
-    check_answers(records, data, "training")
-    held_out = read_questions(data, validation, pictures) if validation else None
-    if held_out is not None:
-        check_answers(held_out, data, "validation")
+    needs = [Need(split, "training", "--split")]
+    if validation is not None:
+        needs.append(Need(validation, "validation", "--validation"))
+    elif settings.patience is not None:
+        raise unwatched(splits_in(existing(data)))
+    check_splits(data, needs)
+    stored = None if end_to_end else FeatureStore.open(features)
+    parts = [read_questions(data, need.split, pictures) for need in needs]
+    for need, part in zip(needs, parts, strict=True):
+        check_answers(part, data, need.use, need.option)
+        if stored is not None:
+            check_features(stored, part, data)
+    records, held_out = parts[0], parts[1] if validation is not None else None
     store: FeatureStore | PixelStore
     if end_to_end:
         torch.manual_seed(settings.seed)  # for the weights of an untrained backbone
         store = PixelStore(records.pictures, make_backbone(end_to_end, size=size), end_to_end)
     else:
-        store = FeatureStore.open(features)
+        assert stored is not None
+        store = stored
     plan = TrainingPlan.of(settings, len(records), len(records.pictures) if settings.grouped else len(records))
     typer.echo(f"{len(records)} questions, {plan.epochs} epochs, {plan.steps} steps")
     if plan.warning:

@@ -49,7 +49,7 @@ def vqa(
     ),
     preset: str = typer.Option(
         "small",
-        help="Defaults of the settings below: small (for a CPU), relations or thesis (Table 6.1, for a GPU).",
+        help="Defaults of the settings below: small or relations (for a CPU), full or thesis (Table 6.1, for a GPU).",
         autocompletion=among(TRAIN_PRESETS),
     ),
     val: float = typer.Option(0.1, min=0, max=1, help="Share of the pictures for validation, without a column split."),

@@ -50,7 +50,7 @@ def read_mcan(
     regard._problem.Problem: there is no weight embedding.weight: this is no checkpoint of MILVLG's MCAN. ...
     """
     from regard.vqa.mcan import MCAN
-    from regard.vqa.settings import ModelSettings
+    from regard.vqa.settings import full
 
     weights = read_weights(source)
     vocabulary, words = shape_of(weights, "embedding.weight", _MCAN)
@@ -66,7 +66,7 @@ def read_mcan(
         raise Problem("enc_list and dec_list have other numbers of layers, and MCAN of regard one for both.")
     if width % _check.count("heads", heads):
         _check.complain("heads", heads, f"a divisor of the width, {width}", "Take MULTI_HEAD of their configuration.")
-    settings = ModelSettings(
+    settings = full(
         words=words,
         tokens=tokens,
         width=width,
@@ -77,6 +77,7 @@ def read_mcan(
         fused=fused,
         dropout=dropout,
         coordinates=False,
+        standardise=False,
         unbiased_norm=True,
     )
     model = MCAN(settings, vocabulary=vocabulary, answers=answers, cells=cells, features=features)

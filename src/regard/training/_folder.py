@@ -145,6 +145,13 @@ class RunFolder:
         with replacing(self._done) as beside:
             beside.write_text(f"{seconds:.1f}\n")
 
+    def read_done(self) -> float | None:
+        """The seconds that the run took; None if it has not ended."""
+        try:
+            return float(self._done.read_text())
+        except (OSError, ValueError):
+            return None
+
     @property
     def is_done(self) -> bool:
         """Whether the run has ended."""

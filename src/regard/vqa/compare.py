@@ -22,6 +22,8 @@ from regard.vqa.features import FeatureStore
 from regard.vqa.folder import ComparisonFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
+from regard.vqa.needs import Need, check_features, check_splits
+from regard.vqa.own import TRAIN
 from regard.vqa.read import check_answers, read_questions
 from regard.vqa.settings import TrainSettings
 from regard.vqa.store import Run, load_run
@@ -184,17 +186,15 @@ def compare_kinds(
     `pictures`: the folder of the pictures; default None, beside the questions.
     `regions`: the folder of the masks, as `read_questions` takes it; default None.
     """
-    splits = dict.fromkeys(["train", test, *([unseen] if unseen else [])])
-    records_of = {split: read_questions(data, split, pictures) for split in splits}
-    for records in records_of.values():
-        check_answers(records, data, "a comparison")
+    needs = comparison_needs(test, unseen)
+    check_splits(data, needs)
+    if settings.patience is not None:
+        raise Problem("a comparison trains without validation. Leave patience out, and set the number of epochs.")
     store = FeatureStore.open(features)
-    for split, records in records_of.items():
-        if not any(map(store.has, records.pictures)):
-            raise Problem(
-                f"{features} has no features of {split}. Make them there with the same backbone: regard features "
-                f"{data} --split {split}"
-            )
+    for need in needs:
+        records = read_questions(data, need.split, pictures)
+        check_answers(records, data, need.use, need.option)
+        check_features(store, records, data)
     folder = ComparisonFolder(out)
     jobs = [
         Job(
@@ -220,6 +220,12 @@ def compare_kinds(
             result.add_quality(name, means)
         folder.write_results(result.to_json())
     return result
+
+
+def comparison_needs(test: str, unseen: str | None) -> list[Need]:
+    """The splits whose answers a comparison needs; arguments as in `compare_kinds`."""
+    needs = [Need(TRAIN, "training"), Need(test, "a comparison", "--test")]
+    return needs + ([Need(unseen, "the column of unseen pairs", "--unseen")] if unseen else [])
 
 
 def _examples(job: Job, run: Run, split: str, regions: Path | None) -> Examples:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from regard._problem import Problem
 from regard.pictures import squeezed
@@ -19,11 +20,13 @@ from regard.vqa.examples import Examples
 from regard.vqa.features import FeatureStore, make_features
 from regard.vqa.kinds import EVALUATED, Kind, MixtureSelected, parse
 from regard.vqa.own import TRAIN, NoSplit, read_own
-from regard.vqa.read import read_questions, splits_in, write_results
+from regard.vqa.read import check_answers, existing, read_questions, splits_in, write_results
 from regard.vqa.records import Record, Records
 from regard.vqa.results import Results
 from regard.vqa.splits import SPLIT_NAMES
-from regard.vqa.store import Run, load_run
+from regard.vqa.store import Run, changed_run, load_run
+
+_USE = "an evaluation"  # what needs answers
 
 
 def evaluate_run(
@@ -34,6 +37,7 @@ def evaluate_run(
     pictures: Path | str | None = None,
     regions: Path | str | None = None,
     progress: Callable[[str], None] | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> str:
     """Evaluate a run on every split but the training one, and return the tables as text.
 
@@ -50,19 +54,22 @@ def evaluate_run(
     `pictures`: the folder of the pictures; default None, beside the questions.
     `regions`: the folder of the masks, as `read_questions` takes it; default None.
     `progress`: called with a line before each step; default None.
+    `changes`: of the model's settings, those that have no parameters, such as its basis; default None.
     """
     run = load_run(model)
+    if changes:
+        run = changed_run(run, changes)
     trained_with = run.model.attention
     others = EVALUATED if attentions is None else (*map(parse, attentions), MixtureSelected())
     kinds = list(dict.fromkeys(map(str, (trained_with, *others))))
-    splits = _splits(Path(data), pictures, regions)
+    splits, left_out = _splits(Path(data), pictures, regions, answered=out is None)
     labelled = [any(record.answers for record in records.records) for records in splits]
     train = _training(Path(data), pictures)
     sizes = [len(records) * (len(kinds) if known else 1) for records, known in zip(splits, labelled, strict=True)]
     steps = _Steps(sum(sizes), progress)
+    stores = [_store_for(run, records, steps) for records in splits]  # all of them before anything is evaluated
     parts = []
-    for records, known in zip(splits, labelled, strict=True):
-        store = _store_for(run, records, steps)
+    for records, known, store in zip(splits, labelled, stores, strict=True):
         examples = Examples(records, store, run.words, run.answers, run.model.settings.tokens)
         evaluations = {}
         for kind in kinds if known else [trained_with]:
@@ -70,6 +77,8 @@ def evaluate_run(
                 evaluations[kind] = evaluate_model(run.model, examples, run.answers, kind)
         if known:
             title = f"== {records.name}: {len(examples)} questions, trained with {trained_with}"
+            if changes:
+                title += f"; here with {', '.join(f'{name} {value}' for name, value in changes.items())}"
             tested = [record for record in examples.questions if record.answers]
             accuracies = answer_baselines(train, tested) if train else {}
             blind = blind_quality(examples, run.model.cells)
@@ -86,6 +95,11 @@ def evaluate_run(
                 results = Results.of(records.name, evaluations).with_baselines(records.name, accuracies, blind)
                 results.write(Path(out))
             write_results(Path(out) / f"{records.name}_results.json", evaluations[trained_with].predictions.items())
+    if left_out:
+        parts.append(
+            f"Not evaluated: {', '.join(left_out)}, without answers. To write the model's, for an evaluation server: "
+            "--out FOLDER"
+        )
     return "\n\n".join(parts)
 
 
@@ -130,23 +144,42 @@ def _training(data: Path, pictures: Path | str | None) -> list[Record]:
         return []
 
 
-def _splits(data: Path, pictures: Path | str | None, regions: Path | str | None) -> list[Records]:
-    """The records of every split but the training one."""
-    if data.is_file():
-        splits: list[str | None] = [split for split in splits_in(data) if split != TRAIN]
-        if not splits and splits_in(data):
-            raise NoSplit(f"{data} has only the split {TRAIN}. Evaluate on rows of another split, or on another file.")
-        return [read_own(data, split, pictures, regions) for split in splits or [None]]
-    records = []
-    held_out = [split for split in SPLIT_NAMES if split != TRAIN]
-    for split in held_out:
-        try:
-            records.append(read_questions(data, split, pictures, regions))
-        except NoSplit:
-            continue
-    if not records:
-        raise Problem(f"{data} has none of the splits {', '.join(held_out)}. Give a folder in the form of VQA-v2.")
-    return records
+def _splits(
+    data: Path, pictures: Path | str | None, regions: Path | str | None, *, answered: bool
+) -> tuple[list[Records], list[str]]:
+    """The records of every split but the training one, and the names of those that are left out.
+
+    `answered`: leave splits without answers out: there is nothing to measure on them. A Problem if none is left.
+    """
+    known = splits_in(existing(data))
+    if data.is_file() and not known:
+        records = [read_own(data, None, pictures, regions)]
+        if answered:
+            check_answers(records[0], data, _USE)
+        return _whole(records, data), []
+    held_out = [name for name in (known if data.is_file() else SPLIT_NAMES) if name in known and name != TRAIN]
+    if not held_out and data.is_file():
+        raise NoSplit(f"{data} has only the split {TRAIN}. Evaluate on rows of another split, or on another file.")
+    if not held_out:
+        expected = ", ".join(name for name in SPLIT_NAMES if name != TRAIN)
+        raise Problem(f"{data} has none of the splits {expected}. Give a folder in the form of VQA-v2.")
+    chosen = [name for name in held_out if known[name] or not answered]
+    if not chosen:
+        raise Problem(
+            f"{', '.join(held_out)} of {data} has no answers, and {_USE} needs them. Evaluate on data that has, or "
+            "write the model's answers, for an evaluation server: --out FOLDER"
+        )
+    records = [read_questions(data, name, pictures, regions) for name in chosen]
+    return _whole(records, data), [name for name in held_out if name not in chosen]
+
+
+def _whole(splits: list[Records], data: Path) -> list[Records]:
+    """The splits; a Problem if one of them has no question with a picture."""
+    for records in splits:
+        if not len(records):
+            first = f": {records.skipped.notes[0][1]}" if records.skipped else ""
+            raise Problem(f"nothing is left of {records.name} of {data}{first}. Check pictures and questions.")
+    return splits
 
 
 def _store_for(run: Run, records: Records, steps: _Steps) -> FeatureStore:

@@ -10,7 +10,7 @@ the inverse:
     continuous-entmax, continuous-entmax-1.3  Continuous("entmax"), with another alpha than 1.5, up to 3
     mixture-2, mixture-4-sparse               MixtureOf(2), MixtureOf(4, sparse=True)
     mixture-4-paraboloids                     MixtureOf(4, family="paraboloid"); -paraboloids-sparse with sparse=True
-    mixture-selected, mixture-selected-0.5    MixtureSelected(), with another price than 0.1
+    mixture-selected, mixture-selected-0.5    MixtureSelected(), with another price than the model's
 
 Help and completion of the command line read the lists below: this file imports torch when a kind is first used.
 """
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 BasisName = Literal["gaussian", "fourier", "paraboloid", "thesis-49", "thesis-100"]  # of the continuous kinds
 Family = Literal["gaussian", "paraboloid"]  # of the components of a mixture
 SelfAttentionName = Literal["discrete", "continuous-softmax", "continuous-sparsemax"]  # of cells, inside the layers
+PlacementName = Literal["centre", "corner"]  # of a cell on the unit square
+EM_ITERATIONS = ("usual", "thesis")
+"""Names for the EM iterations of mixtures, see `Fitting`; a number is also one."""
 
 MAP_NAMES = ("softmax", "sparsemax", "entmax")
 """Maps that need no grid, by the names that `named_map` takes; also entmax-ALPHA."""
@@ -86,12 +89,47 @@ class Discrete(Kind):
         return f"TV{self.map[2:]}".replace("-", " ") if self.map.startswith("tvmax") else super().label
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """What a model sets for all its mixtures: EM's steps, and the `price` of a component where it selects their number.
+
+    `em_iterations` is a number, "usual" (5, and 20 where the number of components is selected) or "thesis" (Table 6.3:
+    2 for up to two components, 5 for more, 20 where their number is selected).
+
+    >>> [Fitting(em_iterations=how).iterations(2) for how in ("usual", "thesis", 7)]
+    [5, 2, 7]
+    """
+
+    price: float = 0.1
+    em_iterations: int | str = "usual"
+
+    def __post_init__(self) -> None:
+        """Check both."""
+        object.__setattr__(self, "price", _plain.number("price", self.price, at_least=0))
+        if isinstance(self.em_iterations, str):
+            if self.em_iterations not in EM_ITERATIONS:
+                expected = f"a whole number >= 1, {' or '.join(EM_ITERATIONS)}"
+                _plain.complain("em_iterations", repr(self.em_iterations), expected, "Write one of these.")
+        else:
+            _plain.count("em_iterations", self.em_iterations)
+
+    def iterations(self, components: int | None) -> int:
+        """EM steps for so many components; None where their number is selected."""
+        if not isinstance(self.em_iterations, str):
+            return self.em_iterations
+        if components is None:
+            return 20
+        return 2 if self.em_iterations == "thesis" and components <= 2 else 5
+
+
 class FittedKind(Kind):
     """A density that is fitted to softmax weights on the cells."""
 
     @abstractmethod
-    def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
-        """One density for each row of weights (..., L)."""
+    def fit(
+        self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool, fitting: Fitting | None = None
+    ) -> Density:
+        """One density for each row of weights (..., L); `fitting` is for mixtures, default `Fitting()`."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +163,9 @@ class Continuous(FittedKind):
         """The name, with the map's."""
         return f"continuous-{self.map}"
 
-    def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
+    def fit(
+        self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool, fitting: Fitting | None = None
+    ) -> Density:
         """See `regard.continuous.match_moments`."""
         from regard.continuous import match_moments
 
@@ -168,40 +208,48 @@ class MixtureOf(FittedKind):
             return f"up to {self.components}{' paraboloids' if part == 'paraboloid' else ''}, sparse"
         return f"{self.components} {part}{'' if self.components == 1 else 's'}"
 
-    def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
+    def fit(
+        self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool, fitting: Fitting | None = None
+    ) -> Density:
         """See `regard.continuous.fit_mixture`."""
         from regard.continuous import fit_mixture
 
         mixing: Mixing = "sparsemax" if self.sparse else "em"
         alpha = 2 if self.family == "paraboloid" else 1
-        return fit_mixture(weights, where, self.components, alpha=alpha, mixing=mixing, mask=mask)
+        iterations = (fitting or Fitting()).iterations(self.components)
+        return fit_mixture(weights, where, self.components, iterations, alpha=alpha, mixing=mixing, mask=mask)
 
 
 @dataclass(frozen=True)
 class MixtureSelected(FittedKind):
     """A mixture whose number of Gaussians is chosen per example at test time, at a `price` each; one in training.
 
+    Without a price, the default, it is the model's (`Fitting.price`, 0.1 unless its settings say another).
+
     >>> print(MixtureSelected(0.5), MixtureSelected())
     mixture-selected-0.5 mixture-selected
     """
 
-    price: float = 0.1
+    price: float | None = None
 
     def __post_init__(self) -> None:
         """Check the number."""
-        object.__setattr__(self, "price", _plain.number("price", self.price, at_least=0))
+        if self.price is not None:
+            object.__setattr__(self, "price", _plain.number("price", self.price, at_least=0))
 
     @property
     def name(self) -> str:
-        """The name, with the price unless it is the default."""
-        return "mixture-selected" + _suffix(self.price, MixtureSelected.price)
+        """The name, with the price unless it is the model's."""
+        return "mixture-selected" + ("" if self.price is None else _suffix(self.price))
 
     @property
     def label(self) -> str:
-        """The name in words, with the price unless it is the default."""
-        return "selected K" + _suffix(self.price, MixtureSelected.price, ", price ")
+        """The name in words, with the price unless it is the model's."""
+        return "selected K" + ("" if self.price is None else _suffix(self.price, ", price "))
 
-    def fit(self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool) -> Density:
+    def fit(
+        self, weights: Tensor, where: Locations, mask: Tensor | None, *, training: bool, fitting: Fitting | None = None
+    ) -> Density:
         """See `regard.continuous.select_mixture`; random starts come from a local generator with a fixed seed."""
         import torch
 
@@ -209,8 +257,12 @@ class MixtureSelected(FittedKind):
 
         if training:
             return match_moments(weights, where, 1, mask)
+        how = fitting or Fitting()
+        price = how.price if self.price is None else self.price
         starts = torch.Generator(weights.device).manual_seed(0)
-        return select_mixture(weights, where, penalty=self.price, mask=mask, generator=starts)
+        return select_mixture(
+            weights, where, penalty=price, iterations=how.iterations(None), mask=mask, generator=starts
+        )
 
 
 def named_map(name: str, cells: tuple[int, int] | None = None) -> tuple[str, Map]:
@@ -244,10 +296,8 @@ def standard_map_name(name: str, cells: tuple[int, int] | None = None) -> str:
     return name if plain else named_map(name, cells)[0]
 
 
-def _suffix(value: float, default: float, before: str = "-") -> str:
-    """The suffix of a name for a parameter; "" for its default."""
-    if value == default:
-        return ""
+def _suffix(value: float, before: str = "-") -> str:
+    """The suffix of a name for a parameter."""
     from regard.maps.spelling import number_suffix
 
     return before + number_suffix(value)[1:]

@@ -55,7 +55,8 @@ class MCAN(ComputedBuffers, Pretrained):
     for the network with its words, answers and backbone. Both load the folder of a run too.
 
     `feature_mean` and `feature_scale` standardise the features, channel by channel, or, if `whitens`, all channels at
-    once: with `settings.whiten`, for features of at most `settings.whiten_width` channels. `standardise` sets them.
+    once: with `settings.whiten`, for features of at most `settings.whiten_width` channels. `standardise` sets them,
+    which training does if `settings.standardise`; until then they change nothing.
 
     >>> from regard.vqa.settings import small
     >>> model = MCAN(small(), vocabulary=50, answers=7, cells=(4, 4), features=32)
@@ -121,7 +122,18 @@ class MCAN(ComputedBuffers, Pretrained):
         )
         self.flat_text = AttentionPool(d, s.flat, out=s.fused, dropout=s.dropout)
         self.flat_picture = OutputAttention(
-            d, cells, s.attention, basis=s.basis, hidden=s.flat, out=s.fused, dropout=s.dropout
+            d,
+            cells,
+            s.attention,
+            basis=s.basis,
+            padding=s.padding,
+            ridge_penalty=s.ridge_penalty,
+            placement=s.placement,
+            cell_variance=s.cell_variance,
+            fitting=s.fitting,
+            hidden=s.flat,
+            out=s.fused,
+            dropout=s.dropout,
         )
         self.norm: nn.Module = nn.LayerNorm(s.fused)
         self.head = nn.Linear(s.fused, answers)

@@ -6,6 +6,7 @@ kind can be called with any other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, get_args
@@ -30,7 +31,7 @@ from regard.continuous import (
 )
 from regard.continuous.attention import read_out
 from regard.maps.entmax import softmax
-from regard.vqa.kinds import BasisName, Discrete, FittedKind, Kind, named_map, parse
+from regard.vqa.kinds import BasisName, Discrete, FittedKind, Fitting, Kind, PlacementName, named_map, parse
 
 
 class Looked(NamedTuple):
@@ -59,7 +60,13 @@ class OutputAttention(nn.Module):
     `basis`: of the value function of the continuous kinds: "gaussian" (default; seven functions per ten cells along an
         axis), "fourier" (as many cosines), "paraboloid" (as many truncated paraboloids: each is zero outside an ellipse
         of about three spacings, so that a sparse density reads only the functions that it overlaps), or the thesis' 49
-        or 100 narrow Gaussians. These two pad the picture with zeros, as published; the others do not.
+        or 100 narrow Gaussians.
+    `padding`: zeros around the picture in the regression on the basis; default None, with the thesis' bases alone.
+    `ridge_penalty`: of that regression; default 0.01.
+    `placement`: where a cell is on the unit square, at its "centre" (default) or its "corner", as in the thesis.
+    `cell_variance`: add the variance inside a cell to that of the weights, default True; else 1e-6, as the authors of
+        the thesis add.
+    `fitting`: of mixtures; default `Fitting()`.
     `hidden`: the width of the hidden layer that scores cells; default `dim`.
     `out`: the width of the output; default None, no output layer.
     `dropout`: its probability in the score network; default 0.
@@ -79,6 +86,11 @@ class OutputAttention(nn.Module):
         kind: str | Kind = "discrete-softmax",
         *,
         basis: BasisName = "gaussian",
+        padding: bool | None = None,
+        ridge_penalty: float = 0.01,
+        placement: PlacementName = "centre",
+        cell_variance: bool = True,
+        fitting: Fitting | None = None,
         hidden: int | None = None,
         out: int | None = None,
         dropout: float = 0.0,
@@ -87,6 +99,8 @@ class OutputAttention(nn.Module):
         super().__init__()
         _check.choice("basis", basis, get_args(BasisName))
         self.cells, self.basis, self.kind = cells, basis, parse(kind)
+        self.padding, self.ridge_penalty = padding, _check.number("ridge_penalty", ridge_penalty, above=0)
+        self.placement, self.cell_variance, self.fitting = placement, cell_variance, fitting or Fitting()
         self.pool = _Layers(dim, dim if hidden is None else hidden, out, dropout)
         if isinstance(self.kind, FittedKind):
             _ = self.regression  # computed now, not in the first step
@@ -96,7 +110,9 @@ class OutputAttention(nn.Module):
         """The regression of the value function on the cells, for all continuous kinds; computed at first use."""
         # So that it can be trained with even if the first use is in inference mode, or the model is built on meta.
         with torch.inference_mode(False), with_values():
-            return _Regression(grid(*self.cells), _setting(self.basis, self.cells))
+            where = grid(*self.cells, at=self.placement)
+            setting = value_function(self.basis, self.cells, self.padding, self.ridge_penalty)
+            return _Regression(where, setting, where if self.cell_variance else _points(where))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, kind: str | Kind | None = None) -> Looked:
         """Features (B, L, dim) to context, weights, effective weights and density; `mask` (B, L), True takes part.
@@ -115,7 +131,9 @@ class OutputAttention(nn.Module):
         assert isinstance(attention, FittedKind)
         weights = softmax(s, mask=mask)
         with torch.autocast(x.device.type, enabled=False):  # densities and their expectations need float32
-            density = attention.fit(weights, self.regression.where, mask, training=self.training)
+            density = attention.fit(
+                weights, self.regression.fitted_on, mask, training=self.training, fitting=self.fitting
+            )
             operator = self.regression.operator(x.device, mask)
             context, _, effective = read_out(x, density, self.regression.setting.basis, operator, mask)
         return Looked(self.pool.merge(context), weights.detach(), effective.to(x.dtype), density)
@@ -129,10 +147,13 @@ class OutputAttention(nn.Module):
 
 
 class _Regression:
-    """The locations of the cells, a basis, and the constant ridge operator of both, per device."""
+    """The locations of the cells, a basis, and the constant ridge operator of both, per device.
 
-    def __init__(self, where: Locations, setting: Setting) -> None:
-        self.where, self.setting = where, setting
+    fitted_on: the locations that densities are fitted to.
+    """
+
+    def __init__(self, where: Locations, setting: Setting, fitted_on: Locations) -> None:
+        self.where, self.setting, self.fitted_on = where, setting, fitted_on
         self.operators = {where.points.device: self._solve(where, None)}
 
     def operator(self, device: torch.device, mask: Tensor | None) -> Tensor:
@@ -159,16 +180,27 @@ class _Layers(nn.Module):
         self.merge = nn.Identity() if out is None else nn.Linear(dim, _check.count("out", out))
 
 
-def _setting(name: BasisName, cells: tuple[int, int]) -> Setting:
-    """The basis with a name, and the penalty and padding of its ridge regression."""
-    if name == "thesis-49":
-        return thesis(7, 7)
-    if name == "thesis-100":
-        return thesis(10, 10)
+def value_function(
+    name: BasisName, cells: tuple[int, int], padding: bool | None = None, penalty: float = 0.01
+) -> Setting:
+    """The basis with a name, and the penalty and padding of its ridge regression; arguments as in `OutputAttention`.
+
+    >>> value_function("thesis-49", (14, 14)).options, len(value_function("thesis-49", (14, 14)).basis)
+    ({'penalty': 0.01, 'padding': True}, 49)
+    """
+    if name in ("thesis-49", "thesis-100"):
+        side = {"thesis-49": 7, "thesis-100": 10}[name]
+        printed = thesis(side, side)
+        return Setting(printed.basis, penalty, printed.padding if padding is None else padding)
     height, width = (max(1, round(0.7 * n)) for n in cells)
     bases: dict[str, Callable[[int, int], Basis]] = {
         "gaussian": GaussianBasis.on_grid,
         "fourier": FourierBasis.on_grid,
         "paraboloid": ParaboloidBasis.on_grid,
     }
-    return Setting(bases[name](height, width), 0.01, False)
+    return Setting(bases[name](height, width), penalty, bool(padding))
+
+
+def _points(where: Locations) -> Locations:
+    """The same places with a variance of 1e-6 along each axis in place of that inside a cell."""
+    return Locations(where.points, torch.full_like(where.sides, math.sqrt(12e-6)), where.shape)

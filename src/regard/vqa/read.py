@@ -48,14 +48,20 @@ def read_questions(
     >>> len(records), records.records[0].question, len(records.records[0].answers)
     (1, 'What is it?', 10)
     """
-    path = Path(source)
+    path = existing(source)
     if path.is_dir():
         return read_vqa(path, split, pictures, regions)
-    if not path.is_file():
+    return read_own(path, split, pictures, regions)
+
+
+def existing(source: Path | str) -> Path:
+    """The path of data; a Problem if there is nothing."""
+    path = Path(source)
+    if not path.is_dir() and not path.is_file():
         raise Problem(
             f"{source} is neither a folder nor a file. Give a folder in the form of VQA-v2, a JSONL or a CSV."
         )
-    return read_own(path, split, pictures, regions)
+    return path
 
 
 def splits_in(source: Path | str) -> dict[str, bool]:
@@ -71,13 +77,30 @@ def splits_in(source: Path | str) -> dict[str, bool]:
     return {split: "annotations" in files for split, files in kinds.items() if "questions" in files}
 
 
-def check_answers(records: Records, source: Path | str, use: str) -> None:
-    """Raise a Problem that names the splits with answers, if no record has any; `use` is what needs them."""
-    if any(record.answers for record in records.records):
-        return
+def check_answers(records: Records, source: Path | str, use: str, option: str | None = None) -> None:
+    """Raise a Problem that names the splits with answers, if no record has any.
+
+    `records`: of one split.
+    `source`: what they were read from.
+    `use`: what needs the answers.
+    `option`: of the command line, that names another split; default None.
+    """
+    if not any(record.answers for record in records.records):
+        raise without_answers(records.name, source, use, option)
+
+
+def without_answers(split: str, source: Path | str, use: str, option: str | None = None) -> Problem:
+    """The Problem of a split without answers; arguments as in `check_answers`."""
     labelled = [name for name, answered in splits_in(source).items() if answered]
     names = f"Splits with answers: {', '.join(labelled)}" if labelled else f"No split of {source} has any"
-    raise Problem(f"{records.name} of {source} has no answers, and {use} needs them. {names}.")
+    choose = another_split(labelled, use, option)
+    return Problem(f"{split} of {source} has no answers, and {use} needs them. {names}.{choose}")
+
+
+def another_split(labelled: list[str], use: str, option: str | None) -> str:
+    """A sentence that names another split of those with answers; what judges a model is not what it was trained on."""
+    other = next((name for name in labelled if name != TRAIN or use == "training"), None)
+    return f" Choose another: {option} {other}" if option and other else ""
 
 
 def read_vqa(

@@ -11,18 +11,39 @@ from regard import _plain
 from regard._problem import Problem
 from regard.training._setting import changed, setting
 from regard.vqa.inside import LAYER_MAP_NAMES, AffinityName, check_head_width, check_self_attention, layer_map_name
-from regard.vqa.kinds import NAMES, BasisName, SelfAttentionName, parse
+from regard.vqa.kinds import EM_ITERATIONS, NAMES, BasisName, Fitting, PlacementName, SelfAttentionName, parse
+
+LAMBDAS = (10, 100, 500)
+"""The thesis' prices of a component, lambda in Tables 6.3 and 6.4, in its own scale: see `price_of`."""
+
+
+def price_of(penalty: float, cells: int = 14 * 14) -> float:
+    """The thesis' lambda in the scale of `ModelSettings.price`: divided by the number of cells.
+
+    The authors' code adds lambda K to minus twice a log-likelihood that is summed over all cells, each counted once
+    whatever its weight; here cells count by their weights, which sum to one. Divided by the cells, both penalties are
+    per observation.
+
+    >>> [round(price_of(penalty), 3) for penalty in LAMBDAS]
+    [0.051, 0.51, 2.551]
+    """
+    return penalty / cells
+
+
+def _read_iterations(text: str) -> int | str:
+    """The value of the option --em-iterations; what is no number is checked with the other settings."""
+    return int(text) if text.isdecimal() else text
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The sizes of a model; the defaults are those of the thesis (Table 6.1).
+    """A model; the defaults are the thesis' (Table 6.1 and section 6.2), as `--preset thesis`.
 
     `attention` is the kind of the output attention, a name or a value of `regard.vqa.kinds`, stored as its name; `map`
     and `affinity` are those of the attentions in the layers, by the names in `regard.vqa.inside`.
 
-    >>> ModelSettings(attention="mixture-selected-0.10", map="entmax-1.3").attention
-    'mixture-selected'
+    >>> ModelSettings(attention="mixture-selected-0.50", map="entmax-1.3").attention
+    'mixture-selected-0.5'
     """
 
     words: int = setting("Width of a word vector.", 300, at_least=1)
@@ -44,16 +65,39 @@ class ModelSettings:
     dropout: float = setting("Dropout probability in training.", 0.1, at_least=0)
     norm_first: bool = setting("Normalise before each part of a layer, not after it.", False)
     unbiased_norm: bool = setting("Normalise by the unbiased standard deviation, as in the authors' code.", False)
-    coordinates: bool = setting("Add coordinates to the cells; the original does not.", True)
+    coordinates: bool = setting("Add coordinates to the cells; the original does not.", False)
+    standardise: bool = setting(
+        "Scale the channels of features to mean zero and deviation one; the original takes them as they are.", False
+    )
     neighbours: bool = setting("Compute a cell's input from its eight neighbours too.", False)
     whiten: bool = setting("Decorrelate the channels of features, not only scale them.", False)
     whiten_width: int | None = setting(
         "Channels up to which features are decorrelated; wider features are only scaled.", None, at_least=1
     )
     attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax", suggest=NAMES)
-    basis: BasisName = setting(
-        "Basis functions of a continuous output attention; the thesis' pad the picture with zeros, the others do not.",
-        "gaussian",
+    basis: BasisName = setting("Basis functions of a continuous output attention.", "thesis-100")
+    padding: bool | None = setting(
+        "Surround the picture with zeros in the regression on the basis; none: with the thesis' bases alone.", True
+    )
+    ridge_penalty: float = setting("Penalty of the regression on the basis.", 0.01)
+    placement: PlacementName = setting(
+        "Where a cell is on the unit square: its centre, or its corner l/sqrt(L) as in the original.", "corner"
+    )
+    cell_variance: bool = setting(
+        "Add the variance inside a cell to that of the weights; the original adds 1e-6.", False
+    )
+    price: float = setting(
+        "Price of a component where mixture-selected chooses their number, if its name has none; the thesis' lambda "
+        "divided by the cells.",
+        price_of(LAMBDAS[-1]),
+        at_least=0,
+    )
+    em_iterations: int | str = setting(
+        "EM steps of a mixture: a number; usual: 5, or 20 where their number is selected; thesis: 2 for two "
+        "components, 5 for more, 20 where their number is selected.",
+        "thesis",
+        parse=_read_iterations,
+        suggest=EM_ITERATIONS,
     )
     map: str = setting(
         "Map of the attentions in the layers: softmax, sparsemax, entmax-1.5, ...; gate, a sigmoid of each distance, "
@@ -66,7 +110,6 @@ class ModelSettings:
         "or minus a distance between Gaussians.",
         "dot",
     )
-
     self_attention: SelfAttentionName = setting(
         "Self-attention of the cells of a picture, in the layers: by --affinity and --map, or a density per cell.",
         "discrete",
@@ -77,12 +120,55 @@ class ModelSettings:
         object.__setattr__(self, "attention", str(parse(self.attention)))
         object.__setattr__(self, "map", layer_map_name(self.map, self.affinity))
         check_head_width(self.affinity, self.width, self.heads)
-        _plain.choice("basis", self.basis, get_args(BasisName))
         check_self_attention(self.self_attention, self.layers + self.before)
+        _plain.choice("basis", self.basis, get_args(BasisName))
+        _plain.choice("placement", self.placement, get_args(PlacementName))
+        _plain.number("ridge_penalty", self.ridge_penalty, above=0)
+        if self.whiten and not self.standardise:
+            expected = "False with standardise=False"
+            _plain.complain("whiten", True, expected, "Features that are decorrelated are also scaled.")
+        _ = self.fitting  # checks its numbers
+
+    @property
+    def fitting(self) -> Fitting:
+        """How mixtures are fitted."""
+        return Fitting(self.price, self.em_iterations)
+
+    @classmethod
+    def from_json(cls, written: dict[str, Any]) -> ModelSettings:
+        """The settings of a stored model; what its file lacks has the value from before there was that setting.
+
+        >>> ModelSettings.from_json({"width": 64}) == full(width=64)
+        True
+        """
+        return cls(**(_BEFORE | written))
 
     def to_json(self) -> dict[str, Any]:
         """As a dictionary."""
         return asdict(self)
+
+
+# What differs from the thesis in the other presets: also what models had before each of these was a setting.
+_BEFORE: dict[str, Any] = {
+    "coordinates": True,
+    "standardise": True,
+    "basis": "gaussian",
+    "padding": None,
+    "ridge_penalty": 0.01,
+    "placement": "centre",
+    "cell_variance": True,
+    "price": 0.1,
+    "em_iterations": "usual",
+}
+
+
+def full(**changes: Any) -> ModelSettings:
+    """The full preset: the sizes of the thesis, with what is done better here since; docs/guides/presets.md has a list.
+
+    >>> full().width, full().basis, full().coordinates
+    (512, 'gaussian', True)
+    """
+    return ModelSettings(**(_BEFORE | changes))
 
 
 def small(**changes: Any) -> ModelSettings:
@@ -97,7 +183,7 @@ def small(**changes: Any) -> ModelSettings:
     # features most directions are noise, and amplified to the size of the few that matter: docs/vqa.md has figures.
     quick: dict[str, Any] = {"fused": 128, "dropout": 0.0, "norm_first": True, "neighbours": True}
     quick |= {"whiten": True, "whiten_width": 256}
-    return ModelSettings(**(sizes | quick | changes))
+    return full(**(sizes | quick | changes))
 
 
 def relations(**changes: Any) -> ModelSettings:
@@ -114,7 +200,7 @@ def relations(**changes: Any) -> ModelSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train; the defaults are those of the thesis (Table 6.1)."""
+    """How to train, and what; the defaults are the thesis' (Table 6.1), as `--preset thesis`."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
     epochs: int | None = setting(
@@ -152,6 +238,15 @@ class TrainSettings:
         return asdict(self)
 
 
+def full_training() -> TrainSettings:
+    """The settings of the thesis for the model of `full`.
+
+    >>> full_training().epochs, full_training().model.standardise
+    (13, True)
+    """
+    return TrainSettings(model=full())
+
+
 def small_training(**changes: Any) -> TrainSettings:
     """The settings for a CPU: the small model, epochs by the number of questions, a cosine schedule.
 
@@ -181,6 +276,7 @@ def relations_training() -> TrainSettings:
 
 TRAIN_PRESETS: dict[str, Callable[[], TrainSettings]] = {
     "thesis": TrainSettings,
+    "full": full_training,
     "small": small_training,
     "relations": relations_training,
 }
@@ -188,7 +284,7 @@ TRAIN_PRESETS: dict[str, Callable[[], TrainSettings]] = {
 
 
 def preset_training(preset: str, **changes: Any) -> TrainSettings:
-    """The settings of a preset, "thesis" (Table 6.1), "small" or "relations", with changes, also of its model.
+    """The settings of a preset, "thesis" (Table 6.1), "full", "small" or "relations", with changes, also of its model.
 
     >>> preset_training("relations", attention="mixture-2", batch=32).epochs
     2
@@ -200,7 +296,7 @@ def preset_training(preset: str, **changes: Any) -> TrainSettings:
 
 def settings_of(config: dict[str, Any]) -> TrainSettings:
     """The settings that a run was trained with, from its config.json."""
-    return TrainSettings(model=ModelSettings(**config["model"]), **config["training"])
+    return TrainSettings(model=ModelSettings.from_json(config["model"]), **config["training"])
 
 
 def thesis_schedule(per_epoch: int) -> Callable[[int], float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.hub.model_folder import ModelFolder
 from regard.training import Checkpoint, latest
+from regard.training._setting import changed
 from regard.vqa.description import FeatureDescription
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.mcan import MCAN
@@ -119,7 +121,7 @@ def open_model(place: ModelFolder) -> MCAN:
 def _make_model(config: dict[str, Any], words: int, answers: int) -> MCAN:
     """The network that a config describes, with random weights."""
     height, width = config["cells"]
-    settings = ModelSettings(**config["model"])
+    settings = ModelSettings.from_json(config["model"])
     return MCAN(settings, vocabulary=words, answers=answers, cells=(height, width), features=config["features"])
 
 
@@ -146,3 +148,31 @@ def load_run(source: Path | str) -> Run:
     weights = checkpoint.weights()
     model.load_state_dict({n.removeprefix("model."): w for n, w in weights.items() if n.startswith("model.")})
     return Run(folder, config, model.eval(), words, answers)
+
+
+def changed_run(run: Run, changes: Mapping[str, Any]) -> Run:
+    """The run with other settings of its model and the same weights; a Problem if a change needs other weights.
+
+    `run`: not changed.
+    `changes`: of `ModelSettings`, by name.
+    """
+    model = run.model
+    try:
+        settings = changed(model.settings, changes)
+        other = MCAN(
+            settings,
+            vocabulary=model.embedding.num_embeddings,
+            answers=model.head.out_features,
+            cells=model.cells,
+            features=len(model.feature_mean),
+        )
+    except (ValueError, TypeError) as error:
+        raise Problem(" ".join(str(error).split())) from error
+    try:
+        other.load_state_dict(model.state_dict())
+    except RuntimeError as error:
+        names = ", ".join(changes)
+        raise Problem(
+            f"{run.folder.path} was trained with other {names}, which have weights. Train another."
+        ) from error
+    return replace(run, model=other.eval())

@@ -24,6 +24,7 @@ from regard.vqa.features import FeatureStore
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN
+from regard.vqa.needs import unwatched
 from regard.vqa.pixels import PixelStore
 from regard.vqa.plan import TrainingPlan
 from regard.vqa.provenance import training_data
@@ -111,6 +112,8 @@ def train(
     records = records.keep_answered()
     if not len(records):
         raise Problem(f"{records.name} has no answers. Train on a split that has annotations.")
+    if settings.patience is not None and validation is None:
+        raise unwatched()
     if validation is not None:
         validation = validation.keep_answered()
         if not len(validation):
@@ -128,7 +131,8 @@ def train(
         cells=store.shape[:2],
         features=store.shape[2],
     )
-    model.standardise(store.sample(256))
+    if settings.model.standardise:
+        model.standardise(store.sample(256))
     if settings.glove:
         vectors, _ = read_glove(settings.glove, words, settings.model.words)
         with torch.no_grad():
