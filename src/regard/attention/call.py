@@ -162,4 +162,4 @@ def _exceeds(x: Tensor | None, q: Tensor, k: Tensor) -> bool:
     if x is None or x.dim() < 3 or exporting():
         return False
     leading = batch_of(q, k)
-    return torch.broadcast_shapes(leading, x.shape[:-2]) != leading
+    return bool(torch.broadcast_shapes(leading, x.shape[:-2]) != leading)

@@ -212,8 +212,8 @@ class HistogramW1(Distance):
     def distance(self, q: Tensor, k: Tensor) -> Tensor:
         """See `histogram_wasserstein`. Softmax in half precision does not sum to one: it is computed in float32."""
         dtype = torch.promote_types(q.dtype, torch.float32)
-        histograms = (x.to(dtype).softmax(-1) for x in (q, k))
-        return histogram_wasserstein(*histograms, self.support, pairwise=True).to(q.dtype)
+        a, b = q.to(dtype).softmax(-1), k.to(dtype).softmax(-1)
+        return histogram_wasserstein(a, b, self.support, pairwise=True).to(q.dtype)
 
 
 @final
