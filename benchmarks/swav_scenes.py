@@ -30,6 +30,7 @@ VARIANTS = {
     "frozen": {"freeze": 1_000_000, "local": 0, "steps": 400},
     "trained": {"freeze": 100, "local": 0, "steps": 400},
     "trained, small crops": {"freeze": 100, "steps": 320, **SMALL},
+    "trained, larger small crops": {"freeze": 100, "steps": 320, **SMALL, "local_scale": (0.4, 0.8)},
     "never frozen": {"freeze": 0, "local": 0, "steps": 400},
 }
 RUNS = Path("out/swav_scenes")

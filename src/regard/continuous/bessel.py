@@ -23,7 +23,7 @@ from regard.continuous.nodes import edge_of, gauss_legendre, log_of_squared_cosi
 _SERIES_UP_TO = {torch.float32: (6.0, 24), torch.float64: (14.0, 50)}
 # Orders from which Poisson's integral replaces both, its nodes, and the standard deviations that they cover. Its weight
 # is then so narrow that the cosine turns at most twenty times inside, wherever the result is not negligible.
-_LARGE_ORDER, _NODES, _REACH = 12.0, 96, 8.0
+_LARGE_ORDER, _NODES, _POISSON_REACH = 12.0, 96, 8.0
 
 
 def normalised_bessel(z: Tensor, order: float) -> Tensor:
@@ -115,7 +115,7 @@ def _poisson(z: Tensor, order: float) -> Tensor:
     That is Poisson's integral. The order is at least _LARGE_ORDER, and z is in float64.
     """
     x, w = gauss_legendre(_NODES, z)
-    angle = math.asin(edge_of(order - 0.5, _REACH)) * x
+    angle = math.asin(edge_of(order - 0.5, _POISSON_REACH)) * x
     sine = angle.sin()
     weight = w * torch.exp(order * log_of_squared_cosine(sine))
     # Lambda is at most exp(-z / (4 n + 4)) up to its first zero, and Gamma(n + 1) (2 / kappa)^n far beyond.

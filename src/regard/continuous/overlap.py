@@ -23,7 +23,7 @@ _ACROSS, _ALONG, _REACH = 100, 24, 6.0
 # Points at which signs are compared to find where the ellipses cross, the most crossings there are, and halvings.
 _SAMPLES, _CROSSINGS, _HALVINGS = 65, 4, 45
 # Nodes of one temporary array.
-_BLOCK = 1 << 19
+_NODES_AT_ONCE = 1 << 19
 
 
 def ellipse_ellipse(offset: Tensor, ellipse: Tensor, basis: Tensor, p: float, chords: int | None) -> Moments:
@@ -45,12 +45,11 @@ def ellipse_ellipse(offset: Tensor, ellipse: Tensor, basis: Tensor, p: float, ch
     batch = offset.shape[:-2]
     nodes = _ACROSS if chords is None else _check.count("chords", chords)
     flat = offset.reshape(-1, n, d), ellipse.expand(*batch, 1, d, d).reshape(-1, 1, d, d)
-    rows = max(1, _BLOCK // (n * (nodes if d == 2 else 1) * (4 if chord.has_closed_form(p) else _ALONG)))
+    rows = max(1, _NODES_AT_ONCE // (n * (nodes if d == 2 else 1) * (4 if chord.has_closed_form(p) else _ALONG)))
     # An exported graph for all sizes cannot depend on the number of rows.
     pieces = [flat] if exporting() else list(zip(*(torch.split(x, rows) for x in flat), strict=True))
-    value, slope, curve = (
-        torch.cat(parts) for parts in zip(*(_rows(*x, basis, p, nodes) for x in pieces), strict=True)
-    )
+    moments = [_rows(centre, spread, basis, p, nodes) for centre, spread in pieces]
+    value, slope, curve = (torch.cat(parts) for parts in zip(*moments, strict=True))
     return value.reshape(*batch, n), slope.reshape(*batch, n, d), curve.reshape(*batch, n, d, d)
 
 

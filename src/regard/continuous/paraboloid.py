@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.continuous import chord
 from regard.continuous._gamma import ball_constant
 from regard.continuous.nodes import angles_in_reach, gauss_legendre
-from regard.continuous.quadrature import Moments, chord_integrals, in_blocks, rule_for, whitened
+from regard.continuous.quadrature import Moments, chord_integrals, row_blocks, rule_for, whitened
 
 
 def paraboloid_gaussian(offset: Tensor, paraboloid: Tensor, gaussian: Tensor, chords: int | None) -> Moments:
@@ -36,11 +36,11 @@ def paraboloid_gaussian(offset: Tensor, paraboloid: Tensor, gaussian: Tensor, ch
         _, _, value, slope, curvature = chord_integrals(centre, half, half < chord.SHORT, 0, 1, nodes, reach)
         c = ball_constant(1, 1)
         return where.back(c * value, c * slope.unsqueeze(-1), c * curvature[..., None, None])
-    sums = in_blocks(lambda y1, y2, long, short: _block(y1, y2, long, short, nodes, reach), where.flat(), nodes)
+    sums = row_blocks(lambda y1, y2, long, short: _all_chords(y1, y2, long, short, nodes, reach), where.flat(), nodes)
     return where.back(*where.unflat(sums))
 
 
-def _block(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, nodes: int, reach: float) -> Tensor:
+def _all_chords(y1: Tensor, y2: Tensor, long: Tensor, short: Tensor, nodes: int, reach: float) -> Tensor:
     """All chords of a block of rows: the value, the two slopes and the three second derivatives, (B, N, 6).
 
     `y1`, `y2`: centre of the ellipse along its long and short axis, (B, N, 1).

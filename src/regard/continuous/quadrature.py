@@ -121,11 +121,11 @@ def _on_ellipse(where: Whitened, p: float, q: float, chords: int | None) -> Mome
     sums = _by_kernel(flat, int(q), nodes, reach) if p == 1 else None
     if sums is None:
         per_function = nodes if chord.has_closed_form(p) else nodes * nodes
-        sums = in_blocks(lambda a, b, c, d: _block(a, b, c, d, p, q, nodes, reach), flat, per_function)
+        sums = row_blocks(lambda a, b, c, d: _block(a, b, c, d, p, q, nodes, reach), flat, per_function)
     return where.unflat(sums)
 
 
-def in_blocks(block: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], flat: list[Tensor], nodes: int) -> Tensor:
+def row_blocks(block: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], flat: list[Tensor], nodes: int) -> Tensor:
     """`block` of a few rows of the four tensors of `Whitened.flat` at a time; `nodes` is the number per function."""
     rows = max(1, _BLOCK // (flat[0].shape[1] * nodes))
     # An exported graph for all sizes cannot depend on the number of rows.

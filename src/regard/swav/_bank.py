@@ -17,7 +17,7 @@ from regard._problem import Problem
 from regard.swav._queue import world
 from regard.training import generator
 
-UNKNOWN = -1  # the assignment of a sample whose embedding was not stored
+UNASSIGNED = -1  # the assignment of a sample whose embedding was not stored
 _CHUNK = 1 << 14  # embeddings that are compared with all centroids at a time
 _DRAW = 401  # key of the random numbers that choose the first centroids
 
@@ -48,7 +48,7 @@ class Bank:
     def begin(self, samples: int) -> None:
         """Forget everything, for a set of so many samples."""
         self.epoch, self.residual = -1, 0.0
-        self.labels = torch.full((samples,), UNKNOWN)
+        self.labels = torch.full((samples,), UNASSIGNED)
         self._parts, self._restored = [], False
 
     def push(self, index: Tensor, z: Tensor) -> None:
@@ -64,7 +64,7 @@ class Bank:
 
     def assign(self, epoch: int, index: Tensor, labels: Tensor, residual: float = 0.0) -> None:
         """Set the assignments of an epoch, from those (n,) of the samples (n,) of each process. All must call it."""
-        found = torch.full_like(self.labels, UNKNOWN, device=labels.device)
+        found = torch.full_like(self.labels, UNASSIGNED, device=labels.device)
         found[index.to(labels.device)] = labels
         if world()[1] > 1:
             dist.all_reduce(found, dist.ReduceOp.MAX)
@@ -73,7 +73,7 @@ class Bank:
     def code(self, index: Tensor, prototypes: int) -> tuple[Tensor, Tensor]:
         """Assignments (B,) of samples, and the same as distributions (B, K), uniform where unknown."""
         labels = self.labels[index.cpu()].to(index.device)
-        known = (labels != UNKNOWN).unsqueeze(-1)
+        known = (labels != UNASSIGNED).unsqueeze(-1)
         return labels, torch.where(known, one_hot(labels.clamp(min=0), prototypes).float(), 1 / prototypes)
 
     def state(self) -> dict[str, Any]:
@@ -112,9 +112,9 @@ def first_centroids(index: Tensor, rows: Tensor, count: int, samples: int, seed:
     `samples`: N.
     `seed`: of the choice, which does not depend on the number of processes.
     """
-    place = torch.full((samples,), UNKNOWN, device=rows.device)
+    place = torch.full((samples,), UNASSIGNED, device=rows.device)
     place[index.to(rows.device)] = torch.arange(len(index), device=rows.device)
-    stored = (place != UNKNOWN).int()
+    stored = (place != UNASSIGNED).int()
     if world()[1] > 1:
         dist.all_reduce(stored)
     order = torch.randperm(samples, generator=generator(seed, _DRAW)).to(rows.device)
@@ -122,7 +122,7 @@ def first_centroids(index: Tensor, rows: Tensor, count: int, samples: int, seed:
     if len(chosen) < count:
         raise Problem(f"{len(chosen)} pictures cannot make {count} clusters. Take fewer prototypes, or more pictures.")
     mine = place[chosen]
-    drawn = torch.where((mine != UNKNOWN).unsqueeze(-1), rows[mine.clamp(min=0)] if len(rows) else 0.0, 0.0)
+    drawn = torch.where((mine != UNASSIGNED).unsqueeze(-1), rows[mine.clamp(min=0)] if len(rows) else 0.0, 0.0)
     if world()[1] > 1:
         dist.all_reduce(drawn)
     return drawn

@@ -23,7 +23,7 @@ from regard.swav._crops import one_view
 from regard.swav._evaluate import Proportion
 from regard.swav._finetune_settings import FinetuneSettings, checked_finetuning, finetune_preset, views_of
 from regard.swav._folder import FinetuningFolder
-from regard.swav._labelled import Labelled, Split, Subset, open_labelled
+from regard.swav._labelled import Labelled, LabelSplit, Subset, open_labelled
 from regard.swav._pretrain import canvas_for
 from regard.swav._queue import world
 from regard.training import FitSettings, Fitted, Order, Running, Task, cosine, fit, mix
@@ -157,7 +157,7 @@ class Finetuning:
     task: FineTune
     accuracy: Proportion
     commonest: Proportion  # that of always answering the commonest class that was learned from
-    split: Split
+    split: LabelSplit
     drawn: bool  # whether the held-out pictures were drawn from those given
     per_class: tuple[int, int]  # least and most pictures of a class that were learned from
     fitted: Fitted

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard._files import replacing
-from regard.swav._labelled import Split
+from regard.swav._labelled import LabelSplit
 from regard.training import RunFolder
 
 
@@ -96,13 +96,13 @@ class FinetuningFolder(PicturesFolder):
     def _results(self) -> tuple[Path, ...]:
         return (*super()._results, self.split)
 
-    def write_split(self, split: Split) -> None:
+    def write_split(self, split: LabelSplit) -> None:
         """Write which pictures are learned from and tested on."""
         self.write_json(self.split, split.to_json())
 
-    def read_split(self) -> Split | None:
+    def read_split(self) -> LabelSplit | None:
         """Which pictures are learned from and tested on; None if it cannot be read."""
         try:
-            return Split.from_json(json.loads(self.split.read_text()))
+            return LabelSplit.from_json(json.loads(self.split.read_text()))
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -14,7 +14,7 @@ from regard._problem import Problem
 from regard.pictures import Pictures, as_pictures
 from regard.training import generator
 
-LEARN, HELD_OUT = "train", ("val", "validation", "test")  # folders of a set that is split already
+TRAIN_FOLDER, TEST_FOLDERS = "train", ("val", "validation", "test")  # folders of a set that is split already
 _FOLDERS = "Put the pictures in one folder for each class."
 _HOLD_OUT, _LABELS = 501, 502  # keys of the random numbers
 
@@ -69,7 +69,7 @@ class Labelled:
         """Whether the pictures to test on are a part of those to learn from, to be drawn."""
         return self.learn is self.test
 
-    def split(self, held_out: float, labels: float, seed: int) -> Split:
+    def split(self, held_out: float, labels: float, seed: int) -> LabelSplit:
         """Draw what is held out, if anything is to be, and the share of labels that are learned from.
 
         `held_out`: share of each class, at least one picture of each that has two; not used if the set is split.
@@ -84,15 +84,15 @@ class Labelled:
             learn = sorted(set(learn) - set(test))
         if not test:
             raise Problem("no class has two pictures, so none can be held out. Give more pictures, or --test.")
-        return Split(stratified(known, learn, labels, seed, _LABELS, least=1), test, len(learn))
+        return LabelSplit(stratified(known, learn, labels, seed, _LABELS, least=1), test, len(learn))
 
 
 @dataclass(frozen=True)
-class Split:
+class LabelSplit:
     """Numbers of the pictures that are learned from and of those that are tested on; `labelled` could be learned from.
 
-    >>> Split.from_json(Split([0, 2], [1], 3).to_json())
-    Split(learn=[0, 2], test=[1], labelled=3)
+    >>> LabelSplit.from_json(LabelSplit([0, 2], [1], 3).to_json())
+    LabelSplit(learn=[0, 2], test=[1], labelled=3)
     """
 
     learn: list[int]
@@ -104,7 +104,7 @@ class Split:
         return {"learn": self.learn, "test": self.test, "labelled": self.labelled}
 
     @classmethod
-    def from_json(cls, written: dict[str, Any]) -> Split:
+    def from_json(cls, written: dict[str, Any]) -> LabelSplit:
         """The inverse of `to_json`."""
         learn, test = ([int(i) for i in written[name]] for name in ("learn", "test"))
         return cls(learn, test, int(written["labelled"]))
@@ -119,9 +119,9 @@ def open_labelled(data: Any, test: Any = None) -> Labelled:
     """
     if test is None and isinstance(data, str | Path):
         folder = Path(data)
-        beside = [folder / name for name in HELD_OUT if (folder / name).is_dir()]
-        if (folder / LEARN).is_dir() and beside:
-            data, test = folder / LEARN, beside[0]
+        beside = [folder / name for name in TEST_FOLDERS if (folder / name).is_dir()]
+        if (folder / TRAIN_FOLDER).is_dir() and beside:
+            data, test = folder / TRAIN_FOLDER, beside[0]
     learn = as_pictures(data)
     held_out = learn if test is None else as_pictures(test)
     for source, what in ((learn, data), (held_out, test)):
