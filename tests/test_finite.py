@@ -167,6 +167,9 @@ CASES = {
     "continuous.Gaussian": Case(continuous.Gaussian, (normal(3, 2), covariances(3))),
     "continuous.Paraboloid": Case(continuous.Paraboloid, (normal(3, 2), covariances(3))),
     "continuous.BetaGaussian": Case(partial(continuous.BetaGaussian, alpha=1.5), (normal(3, 2), covariances(3))),
+    "continuous.PearsonTypeII": Case(partial(continuous.PearsonTypeII, power=0.5), (normal(3, 2), covariances(3))),
+    "continuous.exp_beta": Case(partial(continuous.exp_beta, beta=0.5), (normal(5),)),
+    "continuous.log_beta": Case(partial(continuous.log_beta, beta=0.5), (positive(5),)),
     "continuous.Mixture": Case(
         lambda mixing, mean: continuous.Mixture(mixing, continuous.Gaussian(mean, covariances(3, 2))),
         (weights(3, 2), normal(3, 2, 2)),
@@ -209,7 +212,7 @@ CASES = {
 NOT_HERE = {
     "Affinity", "Factored", "Map", "Plan", "Transport", "checks", "continuous", "explain_attend", "native_kernels",
     "nn", "wasserstein", "continuous.Attended", "continuous.Basis", "continuous.Density", "continuous.Diagnosis",
-    "continuous.Ellipse", "continuous.Fit", "continuous.FitMixture", "continuous.Interval",
+    "continuous.Ellipse", "continuous.Fit", "continuous.escort", "continuous.FitMixture", "continuous.Interval",
     "continuous.MatchMoments", "continuous.SelectMixture", "continuous.Setting", "continuous.grid", "continuous.line",
     "continuous.thesis", "nn.Learned", "nn.Pooled", "nn.insert_nonlocal",
 }  # fmt: skip

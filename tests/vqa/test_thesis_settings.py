@@ -66,6 +66,7 @@ THESIS = {
     "em_iterations": "thesis",
     "map": "softmax",
     "affinity": "dot",
+    "self_attention": "discrete",
 }
 TRAINED = {
     "epochs": 13,

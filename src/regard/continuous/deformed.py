@@ -24,6 +24,7 @@ def exp_beta(u: Tensor, beta: float) -> Tensor:
     tensor([0., 1., 2.])
     """
     _check.floating("u", u)
+    _check.finite("u", u)
     _check.number("beta", beta)
     if beta == 1:
         return u.exp()

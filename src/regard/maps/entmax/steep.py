@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-MOST_STEPS = 100  # Newton needs about 10; this only bounds the loop
+MOST_DESCENTS = 100  # Newton needs about 10; this only bounds the loop
 FARTHEST = -1e300  # stands for -inf, whose differences would be NaN
 
 
@@ -36,7 +36,7 @@ def steep_rows(x: Tensor, delta: Tensor) -> Tensor:
     inside = x >= last
     ties = (inside & (roots == 0)).sum(-1, keepdim=True)
     w = 1 / ties.clamp(min=1).to(x.dtype)
-    for _ in range(MOST_STEPS):
+    for _ in range(MOST_DESCENTS):
         p = torch.where(inside, _norm(roots, w, delta), 0.0)
         slope = torch.where(inside, (w / p.clamp(min=torch.finfo(p.dtype).tiny)) ** (delta - 1), 0.0)
         lower = (w - (p.sum(-1, keepdim=True) - 1) / slope.sum(-1, keepdim=True).clamp(min=1)).clamp(min=0)
