@@ -28,7 +28,7 @@ class PearsonTypeII(Elliptical):
     dimensions.
 
     >>> PearsonTypeII(torch.zeros(1), torch.eye(1) / 3, power=0).support.high        # uniform on [-1, 1]
-    tensor(1.)
+    tensor(1.0000)
     """
 
     def __init__(self, mean: Tensor, covariance: Tensor, power: float) -> None:
