@@ -88,3 +88,11 @@ def test_clips_show_what_they_are_called():
         assert clip[:, :seen, :, :4].max() > 1.5
         assert clip[:, -seen:, :, -4:].max() > 1.5
         assert clip[:, seen : frames - seen].max() < 1.5  # noise and the wall
+
+
+def test_reverse(tmp_path):
+    out = run("reverse.py", "--steps", "2", "--out", str(tmp_path / "picture.png"))
+    names = [line.split(":")[0] for line in out.splitlines()]
+    assert names == ["softmax", "sparsemax"]
+    assert "12.0 of 12 read" in out.splitlines()[0]
+    assert (tmp_path / "picture.png").stat().st_size > 5000
