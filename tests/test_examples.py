@@ -1,12 +1,14 @@
 """Every example runs, and is short enough to read."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy
 import pytest
+import torch
 from PIL import Image
 
 from regard.vqa.own import read_own
@@ -80,3 +82,33 @@ def test_figures_of_the_thesis(tmp_path):
     assert abs(variances["alpha 2"] - 1.5 ** (2 / 3) / 5) < 1e-4
     one, two = (float(line.split("log-likelihood ")[1]) for line in out if "log-likelihood" in line)
     assert two > one + 0.3
+
+
+def test_video_crossing():
+    lines = run("video_crossing.py", "--steps", "2", "--seeds", "1").splitlines()
+    assert [line.split(": accuracy ")[0] for line in lines] == ["without a non-local block", "with a non-local block"]
+    assert all(0.3 < float(line.split()[-1]) < 0.7 for line in lines)  # two steps teach nothing
+
+
+def test_clips_show_what_they_are_called():
+    """What crosses comes out in its colour; in between nothing is seen."""
+    module = runpy.run_path(str(EXAMPLES / "video_crossing.py"))
+    torch.manual_seed(0)
+    x, crossed = module["clips"](40)
+    assert 0 < int(crossed.sum()) < 40
+    frames, seen = module["FRAMES"], module["SEEN"]
+    for clip, same in zip(x, crossed.tolist(), strict=True):
+        before = clip[:, 0, :, :4].amax((-2, -1)).argmax()
+        after = clip[:, -1, :, -4:].amax((-2, -1)).argmax()
+        assert (before == after) == bool(same)
+        assert clip[:, :seen, :, :4].max() > 1.5
+        assert clip[:, -seen:, :, -4:].max() > 1.5
+        assert clip[:, seen : frames - seen].max() < 1.5  # noise and the wall
+
+
+def test_reverse(tmp_path):
+    out = run("reverse.py", "--steps", "2", "--out", str(tmp_path / "picture.png"))
+    names = [line.split(":")[0] for line in out.splitlines()]
+    assert names == ["softmax", "sparsemax"]
+    assert "12.0 of 12 read" in out.splitlines()[0]
+    assert (tmp_path / "picture.png").stat().st_size > 5000
