@@ -248,7 +248,7 @@ def finetune(
         result = Finetuning(
             folder,
             task.eval(),
-            tested(task, held_out),
+            held_out_accuracy(task, held_out),
             _commonest(counts, held_out),
             split,
             labelled.drawn,
@@ -287,7 +287,7 @@ def load_finetuned(out: Path | str) -> FineTune:
     return task.eval()
 
 
-def tested(task: FineTune, pictures: Subset) -> Proportion:
+def held_out_accuracy(task: FineTune, pictures: Subset) -> Proportion:
     """The share of pictures whose class is right; those that cannot be read are left out."""
     size = task.backbone.preparation.size
     labels = pictures.labels or []
