@@ -415,7 +415,7 @@ def test_presets():
     assert preset_training("thesis").model == ModelSettings()
     assert preset_training("small", attention="mixture-2") == small_training(model=small(attention="mixture-2"))
     assert preset_training("relations").model == relations()
-    with pytest.raises(Problem, match=r"no preset 'large'.* thesis, small, relations"):
+    with pytest.raises(Problem, match=r"no preset 'large'.* thesis, full, small, relations"):
         preset_training("large")
 
 
