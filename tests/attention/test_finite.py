@@ -129,17 +129,17 @@ def test_scores_given_to_a_map(map_name, n, path):
     [
         (regard.Bilinear(torch.full((4, 4), math.nan)), "weight"),
         (regard.Concatenation(torch.ones(4), torch.tensor([1.0, 1.0, math.inf, 1.0])), "w_k"),
-        (regard.Additive(torch.full((4,), math.nan)), "s"),
+        (regard.Additive(torch.full((4,), math.nan)), "v"),
         (regard.GaussianW2(torch.tensor(math.nan)), "tau"),
-        (regard.Unsquared(regard.EmpiricalW2(), torch.tensor(math.nan)), "s"),
+        (regard.Unsquared(regard.EmpiricalW2(), torch.tensor(math.nan)), "tau"),
     ],
 )
 def test_parameters_of_an_affinity(affinity, name, map_name):
-    """By their name, or as what they make of the scores."""
+    """By their name."""
     x = torch.full((9, 4), 0.5)
-    with pytest.raises(ValueError, match=rf"^{name}: got (NaN|an infinity)"):
+    with pytest.raises(ValueError, match=rf"^affinity\.{name}: got (NaN|an infinity)"):
         regard.attend(x, x, x, affinity, MAPS[map_name])
-    with pytest.raises(ValueError, match=r"^s: got"):
+    with pytest.raises(ValueError, match=rf"^affinity\.{name}: got (NaN|an infinity)"):
         regard.attention_weights(x, x, affinity, MAPS[map_name])
 
 

@@ -91,7 +91,7 @@ def finite_parameters(thing: Any) -> None:
     for field in fields(thing):
         x = getattr(thing, field.name)
         if isinstance(x, Tensor) and x.is_floating_point():
-            largest(field.name, x)
+            largest(f"affinity.{field.name}", x)
 
 
 def _largest(x: Tensor) -> float:
