@@ -24,8 +24,11 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("alpha", [2.0001, 3.0, 10.0, 37.0, 100.0])
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    ("row", "alpha"),
+    # The truth at alpha = 100 takes 480 digits, and seconds.
+    [*((row, alpha) for row in ROWS for alpha in (2.0001, 3.0, 10.0, 30.0)), ("two", 100.0), ("ties", 100.0)],
+)
 def test_equals_many_digits(row, alpha):
     s = torch.tensor(ROWS[row], dtype=torch.float64)
     truth = torch.tensor(reference.precise_entmax(ROWS[row], alpha), dtype=torch.float64)
