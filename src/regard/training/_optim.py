@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -66,77 +67,8 @@ def loss_of(closure: Callable[[], float] | None) -> float | None:
         return closure()
 
 
-class LARS(Optimizer):
-    """Momentum SGD whose step in each weight is in proportion to the weight's norm (You, Gitman, Ginsburg 2017).
-
-    The gradient g (with weight decay added) of a weight w is multiplied by `trust` |w| / |g| before the momentum.
-    Groups without weight decay, and weights or gradients that are all zero, take plain momentum steps.
-
-    `params`: parameters, or groups of them.
-    `lr`: the learning rate; default 0.1.
-    `momentum`: default 0.9.
-    `weight_decay`: default 0.
-    `trust`: the step's norm over the weight's at `lr` 1, before momentum; default 0.001.
-
-    >>> w = nn.Parameter(torch.tensor([[3.0, 4.0]]))
-    >>> w.grad = torch.tensor([[0.0, 10.0]])
-    >>> LARS([{"params": [w], "weight_decay": 1e-9}], lr=1.0, trust=0.1).step()
-    >>> w.data
-    tensor([[3.0000, 3.5000]])
-    """
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        trust: float = 0.001,
-    ) -> None:
-        _check.number("lr", lr, at_least=0)
-        _check.share("momentum", momentum)
-        _check.number("trust", trust, above=0)
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step."""
-        loss = loss_of(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._move(parameter, group)
-        return loss
-
-    def _move(self, w: Tensor, group: dict[str, Any]) -> None:
-        step = w.grad
-        assert step is not None
-        if group["weight_decay"]:
-            step = step + group["weight_decay"] * w
-            size, slope = w.norm(), step.norm()
-            step = step * torch.where((size > 0) & (slope > 0), group["trust"] * size / slope, 1.0)
-        _momentum_step(self, w, step, group)
-
-
-class LARC(Optimizer):
-    """LARS as SwAV was published with, the LARC of NVIDIA's apex without clipping.
-
-    The gradient g of a weight w with decay d becomes `trust` |w| / (|g| + d |w| + 1e-8) (g + d w) before the momentum:
-    the norms are added in the denominator, where `LARS` takes the norm of the sum g + d w. All parameters are scaled,
-    norms and biases too. Weights or gradients that are all zero take plain momentum steps, without decay.
-
-    `params`: parameters, or groups of them.
-    `lr`: the learning rate; default 0.1.
-    `momentum`: default 0.9.
-    `weight_decay`: default 0.
-    `trust`: the step's norm over the weight's at `lr` 1, before momentum; default 0.001.
-
-    >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
-    >>> w.grad = torch.tensor([0.0, 10.0])
-    >>> LARC([w], lr=1.0, trust=0.1).step()
-    >>> w.data
-    tensor([3.0000, 3.5000])
-    """
+class _Layerwise(Optimizer, ABC):
+    """Momentum SGD with a rate of its own for each weight; arguments as in `LARS`."""
 
     def __init__(
         self,
@@ -159,19 +91,66 @@ class LARC(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    _momentum_step(self, parameter, _scaled(parameter, parameter.grad, group), group)
+                    _momentum_step(self, parameter, self._scaled(parameter, parameter.grad, group), group)
         return loss
+
+    @abstractmethod
+    def _scaled(self, w: Tensor, slope: Tensor, group: dict[str, Any]) -> Tensor:
+        """The gradient `slope` of a weight with its decay, at the rate of that weight."""
+
+
+@final
+class LARS(_Layerwise):
+    """Momentum SGD whose step in each weight is in proportion to the weight's norm (You, Gitman, Ginsburg 2017).
+
+    The gradient g (with weight decay added) of a weight w is multiplied by `trust` |w| / |g| before the momentum.
+    Groups without weight decay, and weights or gradients that are all zero, take plain momentum steps.
+
+    `params`: parameters, or groups of them.
+    `lr`: the learning rate; default 0.1.
+    `momentum`: default 0.9.
+    `weight_decay`: default 0.
+    `trust`: the step's norm over the weight's at `lr` 1, before momentum; default 0.001.
+
+    >>> w = nn.Parameter(torch.tensor([[3.0, 4.0]]))
+    >>> w.grad = torch.tensor([[0.0, 10.0]])
+    >>> LARS([{"params": [w], "weight_decay": 1e-9}], lr=1.0, trust=0.1).step()
+    >>> w.data
+    tensor([[3.0000, 3.5000]])
+    """
+
+    def _scaled(self, w: Tensor, slope: Tensor, group: dict[str, Any]) -> Tensor:
+        if not group["weight_decay"]:
+            return slope
+        slope = slope + group["weight_decay"] * w
+        size, steepness = w.norm(), slope.norm()
+        return slope * torch.where((size > 0) & (steepness > 0), group["trust"] * size / steepness, 1.0)
+
+
+@final
+class LARC(_Layerwise):
+    """LARS as SwAV was published with, the LARC of NVIDIA's apex without clipping.
+
+    The gradient g of a weight w with decay d becomes `trust` |w| / (|g| + d |w| + 1e-8) (g + d w) before the momentum:
+    the norms are added in the denominator, where `LARS` takes the norm of the sum g + d w. All parameters are scaled,
+    norms and biases too. Weights or gradients that are all zero take plain momentum steps, without decay. Arguments as
+    in `LARS`.
+
+    >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> w.grad = torch.tensor([0.0, 10.0])
+    >>> LARC([w], lr=1.0, trust=0.1).step()
+    >>> w.data
+    tensor([3.0000, 3.5000])
+    """
+
+    def _scaled(self, w: Tensor, slope: Tensor, group: dict[str, Any]) -> Tensor:
+        decay = group["weight_decay"]
+        size, steepness = w.norm(), slope.norm()
+        rate = group["trust"] * size / (steepness + decay * size + _NO_SLOPE)
+        return torch.where((size > 0) & (steepness > 0), rate * (slope + decay * w), slope)
 
 
 _NO_SLOPE = 1e-8  # added to LARC's denominator
-
-
-def _scaled(w: Tensor, slope: Tensor, group: dict[str, Any]) -> Tensor:
-    """LARC's gradient of a weight."""
-    decay = group["weight_decay"]
-    size, steepness = w.norm(), slope.norm()
-    rate = group["trust"] * size / (steepness + decay * size + _NO_SLOPE)
-    return torch.where((size > 0) & (steepness > 0), rate * (slope + decay * w), slope)
 
 
 def _momentum_step(optimizer: Optimizer, w: Tensor, step: Tensor, group: dict[str, Any]) -> None:
