@@ -48,7 +48,7 @@ def fused_inputs(q: Tensor, k: Tensor, v: Tensor, affinity: Factored, bias: Tens
         same_width(q, k)
         scale = q.shape[-1] ** -0.5 if affinity.scale is None else affinity.scale
         # A causal kernel scales scores of -inf too: with a scale of zero or less they would become NaN or +inf.
-        first, second = (q if scale > 0 else q * math.copysign(scale != 0, scale)), k
+        first, second = (q if scale > 0 else -q if scale < 0 else q * 0.0), k
         scale = abs(scale) or 1.0
     else:
         finite_parameters(affinity)

@@ -152,4 +152,6 @@ def pullback(p: Tensor, alpha: float | Tensor, dim: int, grad: Tensor) -> tuple[
     grad_s = _in_units(w * centred, unit)
     if not isinstance(alpha, Tensor):
         return grad_s, None
-    return grad_s, _in_units(_bend(p, w, unit, alpha) * centred, unit).sum_to_size(alpha.shape)
+    # Summed in units: a sum of numbers that are saturated would overflow, or depend on its order.
+    per_row = _in_units((_bend(p, w, unit, alpha) * centred).sum(dim, keepdim=True), unit)
+    return grad_s, per_row.sum_to_size(alpha.shape)
