@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from regard._problem import Problem
-from regard._stop import Stopped
+from regard._stop import Stopped, stop_now
 from regard.training._loaded import Loaded, outlive_signals
 
 
@@ -90,4 +90,25 @@ def test_a_signal_while_they_start_waits_until_they_have():
     with pytest.raises(Stopped) as stopped, Loaded(interrupted):
         pytest.fail("entered")
     assert interrupted.started
+    assert stopped.value.status == 143
+
+
+class Batches:
+    """Batches whose destructor gets a signal, and waits as that of torch's loader does."""
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 1
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_while_they_end_is_not_lost():
+    """What is raised in a destructor is printed and forgotten."""
+    signal.signal(signal.SIGTERM, stop_now)
+    with pytest.raises(Stopped) as stopped, Loaded(Batches()) as batches:
+        assert next(batches) == 1
     assert stopped.value.status == 143

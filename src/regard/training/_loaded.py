@@ -64,8 +64,11 @@ class Loaded(Iterator[Any]):
             raise Problem(end_in_words("a process that loaded data", ended[0])) from error
 
     def _end(self) -> None:
-        """Drop what keeps the processes alive; kill those that live on, as a traceback may hold it too."""
-        with _deaths_are_no_news():
+        """Drop what keeps the processes alive; kill those that live on, as a traceback may hold it too.
+
+        A signal meanwhile is obeyed at the end: raised within the loader's destructor, it would be lost.
+        """
+        with Stop(), _deaths_are_no_news():
             self._batches, self._loader = iter(()), None
             for process in self._processes:
                 process.join(_ENDING)
