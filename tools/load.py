@@ -124,11 +124,13 @@ async def asker(port: int, requests: list[bytes], draw: random.Random, counts: C
 
 async def slow(port: int, kind: str, counts: Counts, end: asyncio.Event) -> None:
     """Hold a connection as long as the server lets it: a slow body, slow headers, nothing sent, nothing read."""
-    body = request("POST", "/api/ask", bytes(100_000), "multipart/form-data; boundary=b")
-    piece = {"body": body[:150], "idle": b"", "headers": b"GET / HTTP/1.1\r\n", "reader": request("GET", "/") * 20}
+    body = question("a.png", bytes(100_000), "what is it")
+    piece = {"body": body[:400], "idle": b"", "headers": b"GET / HTTP/1.1\r\n", "reader": request("GET", "/") * 20}
     while not end.is_set():
+        held = False
         with contextlib.suppress(OSError):
             async with connected(port) as (reader, writer):
+                held = True
                 writer.write(piece[kind])
                 while not end.is_set() and not reader.at_eof() and not writer.is_closing():
                     await asyncio.sleep(0.5)
@@ -139,7 +141,7 @@ async def slow(port: int, kind: str, counts: Counts, end: asyncio.Event) -> None
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(reader.read(1000), 0.01)
         if not end.is_set():
-            counts.closed[kind] += 1
+            counts.closed[kind] += held
             await asyncio.sleep(0.1)
 
 
