@@ -6,6 +6,10 @@ from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Fa
 from regard.attention.algorithm import Plan
 from regard.attention.arguments import Map
 from regard.attention.attend import attend, explain_attend
+from regard.attention.lazy import LazyWeights
+from regard.attention.rollout import rollout
+from regard.attention.sparse_weights import sparse_weights
+from regard.attention.summaries import AttentionSummary, summarize
 from regard.attention.weights import attention_weights
 from regard.losses import entmax_loss, normmax_loss, sparsemax_loss
 from regard.maps.budget_sparsemax import BudgetSparsemax, budget_sparsemax
@@ -21,6 +25,7 @@ from regard.wasserstein.affinities import BuresW2, EmpiricalW2, EntropicW2, Gaus
 __all__ = [
     "Additive",
     "Affinity",
+    "AttentionSummary",
     "Bilinear",
     "BudgetSparsemax",
     "BuresW2",
@@ -34,6 +39,7 @@ __all__ = [
     "GaussianW2",
     "HistogramW1",
     "Inverse",
+    "LazyWeights",
     "Map",
     "Mean",
     "Normmax",
@@ -59,10 +65,13 @@ __all__ = [
     "nn",
     "normmax",
     "normmax_loss",
+    "rollout",
     "sinkhorn",
     "softmax",
+    "sparse_weights",
     "sparsemax",
     "sparsemax_loss",
+    "summarize",
     "tvmax",
     "wasserstein",
 ]
