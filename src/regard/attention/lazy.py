@@ -159,7 +159,8 @@ class LazyWeights:
         if 0 in (*call.batch, call.queries):
             return
         for part, piece in _pieces(call):
-            size = call.queries if call.couples_rows else rows_in_budget(piece, piece.numbers)
+            # Half of what `attend` takes: statistics of a block need its memory several times over.
+            size = call.queries if call.couples_rows else max(1, rows_in_budget(piece, piece.numbers) // 2)
             cut = QueryBlocks.of(piece, size)
             for at in cut:
                 place = Place(part, at, cut.seen(at))

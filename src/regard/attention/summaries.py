@@ -178,7 +178,8 @@ def statistics_of(p: Tensor, wanted: Wanted, regions: Tensor | None) -> tuple[Te
     if "entropy" in wanted.names:
         made["entropy"] = _entropy(p).unsqueeze(-1)
     if "support" in wanted.names:
-        made["support"] = torch.count_nonzero(p.detach(), -1).unsqueeze(-1)
+        signs = p.detach().sign()  # its square sums faster than a count of what is not zero, exactly up to 2^24 keys
+        made["support"] = torch.linalg.vecdot(signs, signs).long().unsqueeze(-1)
     if "received" in wanted.names:
         made["received"] = p.sum(-2)
     if wanted.top:
@@ -193,10 +194,11 @@ def statistics_of(p: Tensor, wanted: Wanted, regions: Tensor | None) -> tuple[Te
 
 def _entropy(p: Tensor) -> Tensor:
     """Shannon entropy of weights along the last axis, divided by their sum; 0 ln 0 = 0, with finite derivatives."""
-    if _check.values_checked(p) and bool((p.detach() < 0).any()):
+    if _check.values_checked(p) and p.numel() and float(p.detach().amin()) < 0:
         remedy = 'Weights of the mean may be negative: leave "entropy" out of want.'
         _check.complain("map", f"a negative weight, {float(p.min())}", "weights >= 0 for an entropy", remedy)
-    logs = p.clamp(min=torch.finfo(p.dtype).tiny).log()
+    logs = p.clamp(min=torch.finfo(p.dtype).tiny)
+    logs = logs.log() if torch.is_grad_enabled() else logs.log_()
     total = p.sum(-1)
     alive = total > 0
     total = torch.where(alive, total, 1.0)

@@ -46,13 +46,14 @@ class Seen:
     def pictures(self, x: Tensor | None = None, sample: int | None = None) -> Tensor:
         """Values of keys (B, ..., Lk) on the grid of patches, (B, ..., h, w), with other tokens dropped.
 
-        `x`: default the mass that each key receives, divided by the number of queries: its mean weight.
+        `x`: default the mass that each key receives, divided by the number of queries, of all windows: its mean weight.
         `sample`: one of the batch, whose picture (..., h, w) is wanted: necessary where samples differ; default None.
         """
         if x is None:
             if self.summary.received is None:
                 _check.complain("x", "None", 'values of keys, or "received" among the summaries', "Want it.")
-            x = self.summary.received / max(1, self.queries)
+            windows = 1 if self.tokens.windows is None else self.tokens.windows.count
+            x = self.summary.received / max(1, self.queries * windows)
         if sample is None:
             if len(set(self.all_tokens)) > 1:
                 _check.complain("sample", "None", "one of the samples, whose tokens differ", "Pass its number.")
