@@ -68,6 +68,9 @@ FUNCTIONS = {
     "attend sparse": partial(attending, map="sparsemax", length=520),
     "attend blocks": partial(attending, map="entmax 1.3", how="dropout", length=1200),
     "attention_weights": lambda make: regard.attention_weights(make(2, 6, 4), make(2, 9, 4), bias=make(9), causal=True),
+    "summarize": lambda make: regard.summarize(make(2, 6, 4), make(2, 9, 4), top=2, causal=True, rows=[0]).entropy,
+    "LazyWeights": lambda make: regard.LazyWeights(make(2, 6, 4), make(2, 9, 4)).transposed_times(make(1, 6)),
+    "rollout": lambda make: regard.rollout([regard.LazyWeights(make(2, 6, 4), make(2, 6, 4))], [-1]),
     "explain_attend": lambda make: str(regard.explain_attend(make(2, 6, 4), make(2, 9, 4), make(2, 9, 4))),
     "softmax": lambda make: regard.softmax(make(3, 9), mask=make(9) > -1),
     "mean": lambda make: regard.mean(make(3, 9), mask=make(9) > -1),
@@ -216,10 +219,14 @@ def test_modules_with_fake_tensors(name):
     assert run_module(name, FakeTensorMode(allow_non_fake_inputs=True)) == run_module(name)
 
 
+OTHERS = {"Affinity", "AttentionSummary", "Factored", "Map", "Plan", "Transport", "checks", "native_kernels"}
+OTHERS |= {"sparse_weights"}  # its size depends on values
+
+
 def test_every_public_function_and_module_is_here():
     tested = " ".join([*FUNCTIONS, *MODULES, *AFFINITIES]).split()
     for module, others in (
-        (regard, {"Affinity", "Factored", "Map", "Plan", "Transport", "checks", "native_kernels"}),
+        (regard, OTHERS),
         (regard.nn, {"Pooled", "insert_nonlocal"}),
         (wasserstein, {"exact_wasserstein", "bures_w2", "factored_w2"}),  # one by scipy, two by their affinity
     ):
