@@ -25,6 +25,7 @@ LAYERS = [
     {"importers"},
     {"demo", "explore", "looking", "patches", "report", "thesis"},
     {"answering"},
+    {"classify"},
     {"cli"},
 ]
 PACKAGE = {"__init__", "_public"}  # its own files, which hand out the names of the core

@@ -25,6 +25,7 @@ MODULES = (
     "regard.swav",
     "regard.scenes",
     "regard.vqa",
+    "regard.classify",
     "regard.importers",
     "regard.show",
     "regard.report",

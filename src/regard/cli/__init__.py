@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The help's groups, and the modules of this package in each; a module has a function add(app).
 GROUPS = {
-    "Start here": ("demo", "maps", "doctor"),
+    "Start here": ("demo", "classify", "maps", "doctor"),
     "A backbone from pictures": ("pretrain", "finetune", "evaluate", "export"),
     "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "report", "compare", "thesis"),
     "Look and measure": ("look", "explore", "bench"),
