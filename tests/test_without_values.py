@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 import regard
 from regard import Sinkhorn, wasserstein
-from regard.continuous import GaussianBasis, grid
+from regard.continuous import Gaussian, GaussianBasis, grid
 
 MAPS = {
     "softmax": regard.softmax,
@@ -42,8 +42,10 @@ AFFINITIES = {
     "Dot": lambda make: regard.Dot(),
     "EmpiricalW2": lambda make: regard.EmpiricalW2(),
     "EntropicW2": lambda make: regard.EntropicW2(2),
+    "Euclidean": lambda make: regard.Euclidean(),
     "GaussianW2": lambda make: regard.GaussianW2(),
     "HistogramW1": lambda make: regard.HistogramW1(make(4).cumsum(-1)),
+    "SoftCap": lambda make: regard.SoftCap(regard.Bilinear(make(4, 4)), 2.0),
     "Unsquared": lambda make: regard.Unsquared(regard.GaussianW2()),
 }
 
@@ -63,6 +65,10 @@ def losing(make, loss, **how):
 FUNCTIONS = {
     **{f"attend {m} {h}": partial(attending, map=m, how=h) for m in MAPS for h in HOWS},
     **{f"{a} {m}": partial(attending, affinity=a, map=m) for a in AFFINITIES for m in ("softmax", "mean", "sparsemax")},
+    **{
+        f"attend {m} sink": lambda make, m=m: attending(make, map=m, sink=make(3, 1, 1))
+        for m in ("softmax", "sparsemax", "entmax 1.3", "tvmax")
+    },
     "attend grouped": partial(attending, heads=1, map="sparsemax", enable_gqa=True),
     "attend grouped causal": partial(attending, heads=1, map="sparsemax", how="causal", enable_gqa=True),
     "attend sparse": partial(attending, map="sparsemax", length=520),
@@ -99,6 +105,9 @@ FUNCTIONS = {
     "sparsemax_loss": partial(losing, loss=regard.sparsemax_loss),
     "entmax_loss": partial(losing, loss=regard.entmax_loss, alpha=1.3),
     "normmax_loss": partial(losing, loss=regard.normmax_loss, alpha=1.3),
+    "density_loss": lambda make: regard.density_loss(
+        Gaussian(make(3, 2), make(3, 2).square().diag_embed()), make(3, 9), grid(3, 3)
+    ),
     "gaussian_w2": lambda make: wasserstein.gaussian_w2(make(5, 3), make(5, 3), make(4, 3), make(4, 3), pairwise=True),
     "wasserstein_1d": lambda make: wasserstein.wasserstein_1d(make(2, 5), make(2, 4)),
     "histogram_wasserstein": lambda make: wasserstein.histogram_wasserstein(*make(2, 5).softmax(-1)),

@@ -20,7 +20,7 @@ from regard.attention.weights import weights_of
 from regard.maps.entmax import Entmax
 
 STORED = 1 << 25  # keys with weight that are stored at most; beyond them weights are computed again from the scores
-PARTS = 16  # pieces of a backward pass at least, if there are so many queries
+LEAST_PIECES = 16  # pieces of a backward pass at least, if there are so many queries
 QUERIES = 128  # in a piece at least
 
 
@@ -93,7 +93,7 @@ class _Sparse(Function):
             return *(next(gradients) if needed else None for needed in ctx.needs_input_grad[:4]), None, None
         heads, queries, keys = len(q), q.shape[-2], k.shape[-2]
         # By sizes alone, so that sums have one order for every number of threads.
-        parts = max(1, min(-(-PARTS // heads), queries // QUERIES))
+        parts = max(1, min(-(-LEAST_PIECES // heads), queries // QUERIES))
         dq, dk, dv = torch.empty_like(q), q.new_empty(parts, *k.shape), q.new_empty(parts, *v.shape)
         learned = int(ctx.needs_input_grad[3])
         dalpha = torch.empty(learned, parts, heads, dtype=torch.float64)

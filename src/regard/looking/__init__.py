@@ -1,14 +1,14 @@
 """Where a model looks: what `regard look` draws, writes and scores."""
 
-from regard.looking.look import Looked, look, look_at_patches
+from regard.looking.look import Look, look, look_at_patches
 from regard.looking.model import VisionModel
-from regard.looking.regions import Pair, read_pairs
+from regard.looking.regions import PictureWithRegion, read_pairs
 from regard.looking.score import HeadScore, score, write_scores
 
 __all__ = [
     "HeadScore",
-    "Looked",
-    "Pair",
+    "Look",
+    "PictureWithRegion",
     "VisionModel",
     "look",
     "look_at_patches",

@@ -24,7 +24,7 @@ PATCH_MAPS = ("softmax", "entmax-1.5", "sparsemax")
 
 
 @dataclass(frozen=True)
-class Looked:
+class Look:
     """What was looked at: panels (h, w) by row and title, which sum to at most one; a table; the likeliest classes."""
 
     picture: Tensor  # (3, H, W)
@@ -64,7 +64,7 @@ class Looked:
             figure.savefig(path, dpi=100, format=out.suffix.lstrip(".") or "png")
 
 
-def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Looked:
+def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Look:
     """What every layer and head looks at in a picture (3, H, W) in bytes, the means, and the rollout if there is one.
 
     Where the model has a class token it is what that token looks at; elsewhere the mean weight that a patch receives.
@@ -78,10 +78,10 @@ def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Looked:
         seen, all_answers[map] = model.run(picture, rows="cls", keep=True)
         panels |= _panels(f"{map}: ", seen)
         table += _table(map, seen)
-    return Looked(picture, panels, table, {name: one for name, one in all_answers.items() if one})
+    return Look(picture, panels, table, {name: one for name, one in all_answers.items() if one})
 
 
-def look_at_patches(picture: Tensor) -> Looked:
+def look_at_patches(picture: Tensor) -> Look:
     """What the patches of a picture (3, H, W) in bytes look at by their colours alone, under several maps.
 
     Each panel has the mean weight that a patch receives from all patches.
@@ -95,7 +95,7 @@ def look_at_patches(picture: Tensor) -> Looked:
         row = {"map": name, "layer": 0, "name": "patches", "head": 0, "of": len(features)}
         row |= {"entropy": float(summary.entropy.mean()), "support": float(summary.support.float().mean())}
         table.append(_with_chance(row | {"effective": float(summary.effective.mean())}))
-    return Looked(picture, panels, table)
+    return Look(picture, panels, table)
 
 
 def _panels(before: str, seen: Recording) -> dict[str, dict[str, Tensor]]:

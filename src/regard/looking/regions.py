@@ -15,7 +15,7 @@ from regard.pictures._read import FORMATS
 from regard.pictures._sources import SUFFIXES
 
 
-class Pair(NamedTuple):
+class PictureWithRegion(NamedTuple):
     """A picture and a region of it: its name, the path of the picture, a boolean mask (H, W)."""
 
     name: str
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     region: Tensor
 
 
-def read_pairs(pictures: Path, masks: Path) -> list[Pair]:
+def read_pairs(pictures: Path, masks: Path) -> list[PictureWithRegion]:
     """The pictures of a folder that have a region.
 
     `pictures`: a folder of pictures.
@@ -50,7 +50,7 @@ def _from_folder(pictures: Path, masks: Path) -> Any:
     named = {path.stem: path for path in sorted(masks.iterdir()) if path.suffix.lower() in SUFFIXES}
     for path in sorted(pictures.iterdir()):
         if path.suffix.lower() in SUFFIXES and path.stem in named:
-            yield Pair(path.name, path, _mask(named[path.stem]))
+            yield PictureWithRegion(path.name, path, _mask(named[path.stem]))
 
 
 def _mask(path: Path) -> Tensor:
@@ -95,4 +95,4 @@ def _from_json(pictures: Path, file: Path) -> Any:
                 draw.rectangle((x, y, x + across - 1, y + down - 1), fill=1)
             else:
                 raise Problem(f"{file}: an annotation of {name} has neither outlines in segmentation nor a bbox.")
-        yield Pair(name, pictures / name, torch.from_numpy(numpy.array(canvas)))
+        yield PictureWithRegion(name, pictures / name, torch.from_numpy(numpy.array(canvas)))

@@ -16,12 +16,12 @@ from torch import Tensor
 from regard._files import replacing
 from regard.looking.look import maps_by_head
 from regard.looking.model import VisionModel
-from regard.looking.regions import Pair
+from regard.looking.regions import PictureWithRegion
 from regard.pictures import read
 from regard.vqa.attention_quality import AttentionQuality, quality_of
 from regard.vqa.resampling import resampled_interval
 
-MEASURES = ("mass", "pointing", "divergence")  # divergence is lower for a better head
+SCORED = ("mass", "pointing", "divergence")  # divergence is lower for a better head
 _SIDE = 224  # regions are measured at this many pixels a side at most
 
 
@@ -39,7 +39,7 @@ class HeadScore:
     def row(self) -> dict[str, Any]:
         """As a row of a table."""
         row: dict[str, Any] = {"layer": self.layer, "head": self.head, "name": self.name}
-        for measure in MEASURES:
+        for measure in SCORED:
             low, high = self.interval[measure]
             row |= {measure: self.mean[measure], f"{measure} low": low, f"{measure} high": high}
             row[f"{measure} chance"] = self.chance[measure]
@@ -53,18 +53,18 @@ class Scores(list[HeadScore]):
 
     def text(self) -> str:
         """A table of text, the heads with the most mass in the regions first."""
-        lines = [f"{'layer':>5}{'head':>5}" + "".join(f"{name + ' (95 %), chance':>36}" for name in MEASURES)]
+        lines = [f"{'layer':>5}{'head':>5}" + "".join(f"{name + ' (95 %), chance':>36}" for name in SCORED)]
         for one in sorted(self, key=lambda one: -one.mean["mass"]):
             cells = [
                 f"{one.mean[m]:.3f} ({one.interval[m][0]:.3f} to {one.interval[m][1]:.3f}), {one.chance[m]:.3f}"
-                for m in MEASURES
+                for m in SCORED
             ]
             lines.append(f"{one.layer:>5}{one.head:>5}" + "".join(f"{cell:>36}" for cell in cells))
         note = f"Means over {self.pictures} pictures. Chance: equal weights on all patches. The best of"
         return "\n".join([*lines, f"{note} {len(self)} heads is better than chance by luck alone: try it on others."])
 
 
-def score(model: VisionModel, pairs: Sequence[Pair]) -> Scores:
+def score(model: VisionModel, pairs: Sequence[PictureWithRegion]) -> Scores:
     """How well every head of a model finds the regions of pictures.
 
     Attention is what the class token looks at, or the mean weight of each patch where there is none; the share of
@@ -85,15 +85,15 @@ def score(model: VisionModel, pairs: Sequence[Pair]) -> Scores:
             level = _measures(quality_of(equal, None, region))
             levels.append({name: x.expand(len(maps)) for name, x in level.items()})
             names += [(one.layer, one.name, head) for head in range(len(maps))]
-        measured.append({name: torch.cat([part[name] for part in parts]) for name in MEASURES})
-        chances.append({name: torch.cat([part[name] for part in levels]) for name in MEASURES})
-    values = {m: torch.stack([x[m] for x in measured]).double().numpy() for m in MEASURES}
-    equal_values = {m: torch.stack([x[m] for x in chances]).double().numpy() for m in MEASURES}
+        measured.append({name: torch.cat([part[name] for part in parts]) for name in SCORED})
+        chances.append({name: torch.cat([part[name] for part in levels]) for name in SCORED})
+    values = {m: torch.stack([x[m] for x in measured]).double().numpy() for m in SCORED}
+    equal_values = {m: torch.stack([x[m] for x in chances]).double().numpy() for m in SCORED}
     pictures = [pair.name for pair in pairs]
     scores = Scores()
     scores.pictures = len(pairs)
     for place, (layer, name, head) in enumerate(names):
-        columns = {m: values[m][:, place] for m in MEASURES}
+        columns = {m: values[m][:, place] for m in SCORED}
         scores.append(
             HeadScore(
                 layer,
@@ -101,7 +101,7 @@ def score(model: VisionModel, pairs: Sequence[Pair]) -> Scores:
                 head,
                 {m: float(x.mean()) for m, x in columns.items()},
                 {m: resampled_interval(x, pictures, highest=1.0) for m, x in columns.items()},
-                {m: float(equal_values[m][:, place].mean()) for m in MEASURES},
+                {m: float(equal_values[m][:, place].mean()) for m in SCORED},
             )
         )
     return scores
@@ -114,7 +114,7 @@ def write_scores(scores: Scores, out: Path | str) -> list[Path]:
     out = Path(out).resolve()
     figure = Figure(figsize=(max(5.0, 0.18 * len(scores)), 6), layout="constrained")
     places = numpy.arange(len(scores))
-    for ax, measure in zip(figure.subplots(len(MEASURES), sharex=True), MEASURES, strict=True):
+    for ax, measure in zip(figure.subplots(len(SCORED), sharex=True), SCORED, strict=True):
         means = numpy.array([one.mean[measure] for one in scores])
         ends = numpy.array([one.interval[measure] for one in scores]).T
         ax.errorbar(places, means, numpy.abs(ends - means), fmt="o", markersize=3, linewidth=1, label="head, 95 %")
@@ -139,7 +139,7 @@ def write_scores(scores: Scores, out: Path | str) -> list[Path]:
 
 
 def _measures(quality: AttentionQuality) -> dict[str, Tensor]:
-    return {name: getattr(quality, name) for name in MEASURES}
+    return {name: getattr(quality, name) for name in SCORED}
 
 
 def _resized(region: Tensor) -> Tensor:
