@@ -73,7 +73,9 @@ AFFINITIES = {
     "Dot": (regard.Dot,),
     "EmpiricalW2": (regard.EmpiricalW2,),
     "EntropicW2": (lambda: regard.EntropicW2(2),),
+    "Euclidean": (lambda tau: regard.Euclidean(tau), torch.ones(1, 1)),
     "GaussianW2": (lambda tau: regard.GaussianW2(tau), torch.ones(1, 1)),
+    "SoftCap": (lambda weight: regard.SoftCap(regard.Bilinear(weight), 5.0), normal(4, 4)),
     "HistogramW1": (lambda support: regard.HistogramW1(support), torch.arange(4.0)),
     "Unsquared": (lambda: regard.Unsquared(regard.GaussianW2()),),
 }
@@ -120,6 +122,16 @@ CASES = {
         lambda q, k, bias: regard.attention_weights(q, k, bias=bias), (normal(5, 4), normal(6, 4), normal(5, 6)), (2,)
     ),
     **{
+        f"attend sink {map_name}": Case(
+            lambda q, k, v, sink, map_name=map_name: regard.attend(q, k, v, map=map_name, sink=sink),
+            (normal(2, 5, 4), normal(2, 6, 4), normal(2, 6, 3), normal(2, 1, 1)),
+        )
+        for map_name in ("softmax", "sparsemax")
+    },
+    "attention_weights sink": Case(
+        lambda q, k, sink: regard.attention_weights(q, k, sink=sink), (normal(5, 4), normal(6, 4), normal(5, 1))
+    ),
+    **{
         name: Case(
             lambda s, y, loss=loss: loss(s, y),
             (normal(3, 5), weights(3, 5)),
@@ -131,6 +143,10 @@ CASES = {
             "normmax_loss": regard.normmax_loss,
         }.items()
     },
+    "density_loss": Case(
+        lambda mean, target: regard.density_loss(continuous.Paraboloid(mean, covariances(3)), target, CELLS),
+        (normal(3, 2), weights(3, 9)),
+    ),
     "wasserstein.gaussian_w2": Case(
         wasserstein.gaussian_w2, (normal(5, 3), positive(5, 3), normal(5, 3) + 1, positive(5, 3))
     ),

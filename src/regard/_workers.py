@@ -101,17 +101,28 @@ def _received(pipe: Connection, process: BaseProcess) -> Any:
         succeeded, result = pipe.recv()
     except (EOFError, ConnectionError):
         process.join()
-        status = process.exitcode or 0
-        number = -status if status < 0 else status - 128
-        known = number in set(signal.Signals)
-        how = f"was ended by {signal.Signals(number).name}" if known else f"ended with status {status}"
-        raise Problem(
-            f"a process that worked {how}, perhaps for lack of memory. What was finished is kept: rerun the command to "
-            "resume, with fewer --workers if memory is short."
-        ) from None
+        raise Problem(end_in_words("a process that worked", process.exitcode or 0)) from None
     if not succeeded:
         raise result
     return result
+
+
+def end_in_words(process: str, status: int) -> str:
+    """What to say of a helping process that ended without a result.
+
+    `process`: what it is called.
+    `status`: its exit status, as `multiprocessing` gives it: negative for a signal.
+
+    >>> end_in_words("a process that worked", -9)
+    'a process that worked was ended by SIGKILL, perhaps for lack of memory. What was finished is kept: rerun the ...'
+    """
+    number = -status if status < 0 else status - 128
+    known = number in set(signal.Signals)
+    how = f"was ended by {signal.Signals(number).name}" if known else f"ended with status {status}"
+    return (
+        f"{process} {how}, perhaps for lack of memory. What was finished is kept: rerun the command to resume, with "
+        "fewer --workers if memory is short."
+    )
 
 
 @contextmanager

@@ -10,10 +10,12 @@ from PIL import Image
 
 from regard._problem import Problem
 from regard.answering import answer_questions
-from regard.answering.estimate import Estimate
+from regard.answering.estimate import Estimate, estimate
+from regard.backbones import make_backbone
 from regard.training import Running
 from regard.vqa import Predictor
 from regard.vqa.folder import AnsweringFolder
+from regard.vqa.plan import TrainingPlan
 from regard.vqa.samples import read_samples
 from regard.vqa.settings import small, small_training
 
@@ -162,8 +164,10 @@ def test_the_estimate_counts_what_is_left(finished, monkeypatch):
     monkeypatch.setattr("regard.answering.run.estimate", look)
     answer(folder, folder / "run")
     assert (counts["pictures"], counts["stored"]) == (24, 24)
+    weights = folder / "run" / "backbone" / "model.safetensors"
+    assert counts["present"] > weights.stat().st_size
     answer(folder, folder / "elsewhere")
-    assert (counts["pictures"], counts["stored"]) == (24, 0)
+    assert (counts["pictures"], counts["stored"], counts["present"]) == (24, 0, 0)
 
 
 def test_broken_pictures_are_left_out_and_named(tmp_path):
@@ -185,3 +189,16 @@ def test_a_table_without_validation_rows_is_no_reason_to_stop_but_for_patience(t
     assert not (tmp_path / "run").exists()
     result, _ = answer(tmp_path, tmp_path / "run")
     assert result.summary.split == "test"
+
+
+def test_networks_that_are_there_need_no_space_again():
+    """A run that stopped on a full disk resumes with the space that it needed at first."""
+    backbone = make_backbone("small", size=32, widths=[8], depths=[1])
+    plan = TrainingPlan.of(SETTINGS, questions=40, samples=20)
+    sizes = {"pictures": 20, "stored": 20, "words": 20, "answers": 5}
+    needed = [
+        estimate(backbone, False, torch.zeros(1, 3, 32, 32), SETTINGS, plan, present=present, **sizes).disk
+        for present in (0, 1000, 10**9)
+    ]
+    assert needed[0] - needed[1] == 1000
+    assert needed[2] == 5_000_000

@@ -64,6 +64,7 @@ def estimate(
     *,
     pictures: int,
     stored: int,
+    present: int,
     words: int,
     answers: int,
 ) -> Estimate:
@@ -73,6 +74,7 @@ def estimate(
     `sample`: prepared pictures (B, 3, H, W).
     `settings`, `plan`: of the training.
     `pictures`: how many there are; `stored` of them have features already.
+    `present`: bytes of the backbone and the checkpoints that the run has already.
     `words`, `answers`: the sizes of the vocabularies.
     """
     backbone.eval()
@@ -88,7 +90,8 @@ def estimate(
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     own = sum(p.numel() * p.element_size() for p in backbone.parameters())
     features = height * width * dim * 2 * (pictures - stored)
-    disk = features + own + weights * _KEPT_CHECKPOINTS * _STATE + 5_000_000
+    networks = own + weights * _KEPT_CHECKPOINTS * _STATE
+    disk = features + max(0, networks - present) + 5_000_000
     per_step = _step_seconds(Answering(model, settings, {}), settings, plan, (height, width, dim), words, answers)
     return Estimate(each * (pictures - stored), per_step * plan.steps * settings.accumulate, disk)
 

@@ -208,6 +208,7 @@ def _say_estimate(
         plan,
         pictures=len(survey.records.pictures),
         stored=_stored(folder),
+        present=folder.network_bytes(),
         words=len(Words.of(record.question for record in training.records)),
         answers=max(1, len(Answers.of(training.records, settings.above))),
     )

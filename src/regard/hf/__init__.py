@@ -8,6 +8,7 @@ with attention code of their own keep it, with a warning: see `check`, and docs/
     regard_sparsemax    sparsemax
     regard_entmax15     entmax with alpha = 1.5
     regard_entmax       entmax with one learned alpha per head: see `learn_alpha`
+    regard_sigmoid      a sigmoid of each score minus log n, for n keys that a query sees: no sum is fixed
     regard_sinkhorn     doubly stochastic, for models that are not causal
     regard_w2           softmax of minus squared Wasserstein distances: heads are [mean, scale] of Gaussians
     regard_continuous_softmax, regard_continuous_sparsemax

@@ -100,6 +100,11 @@ class RunFolder:
         """The newest complete checkpoint, or None; what a killed process left incomplete is ignored."""
         return _checkpoints.newest(self.checkpoints)
 
+    def network_bytes(self) -> int:
+        """The size of the backbone and the checkpoints that are there."""
+        files = (path for place in (self.backbone, self.checkpoints) for path in place.rglob("*"))
+        return sum(path.stat().st_size for path in files if path.is_file())
+
     def kept(self) -> str:
         """A sentence on the newest checkpoint, for messages; empty if there is none."""
         checkpoint = self.latest()

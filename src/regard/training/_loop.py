@@ -12,7 +12,6 @@ The only module that imports Lightning, which is slow; `fit` imports it when a r
 from __future__ import annotations
 
 import logging
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,6 +33,7 @@ from regard._stop import Stop
 from regard.training import _checkpoints
 from regard.training._fit import Task
 from regard.training._folder import RunFolder
+from regard.training._loaded import Loaded, outlive_signals
 from regard.training._log import Log, NoLog, open_log
 from regard.training._norm import synchronise_norms
 from regard.training._order import Batches, Order
@@ -81,50 +81,50 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
     if state:
         optimizer.load_state_dict(state["optimizer"])
         precision.load_state_dict(state["precision"])
-    batches = iter(_loader(data, call, fabric))
-    if not call.start:
-        _begin(task, data, call, fabric)
-    number = call.start * settings.accumulate
-    journal = _Journal(call, fabric.is_global_zero)
-    with Stop() as stop, _cleaned_up(fabric, task, journal):
-        for step in range(call.start, steps):
-            for part in range(1, settings.accumulate + 1):
-                batch = fabric.to_device(next(batches))
-                # Dropout depends on the seed, the number of the batch and the rank of the process alone.
-                torch.manual_seed(mix(settings.seed, number, fabric.global_rank))
-                number += 1
-                with fabric.no_backward_sync(module, enabled=part < settings.accumulate):
-                    loss = module(_Box(batch))
-                    fabric.backward(loss / settings.accumulate)
-            precision.unscale_gradients(optimizer)
-            task.before_update(step)
-            factor = settings.schedule(step)
-            for group in optimizer.param_groups:
-                group["lr"] = group["full_lr"] * factor
-            if settings.clip is not None:
-                nn.utils.clip_grad_norm_(precision.main_params(optimizer), settings.clip)
-            stepper.step()
-            optimizer.zero_grad()
-            task.after_update(step)
-            steps_done = step + 1
-            journal.count(steps_done, losses.numbers)
-            if steps_done % running.log_every == 0 or steps_done in (1, steps):
-                journal.write(steps_done, losses.numbers, optimizer.param_groups[0]["lr"])
-            if call.after_step is not None:
-                call.after_step(steps_done)
-            stops = _all_stop(fabric, stop, steps_done)
-            if stops or steps_done % running.steps_between_checkpoints == 0 or steps_done == steps:
-                content = {
-                    "extra": task.extra_state(),
-                    "optimizer": optimizer.state_dict(),
-                    "precision": precision.state_dict(),
-                }
-                if fabric.is_global_zero:
-                    _checkpoints.save(call.folder.checkpoints, steps_done, task.state_dict(), content, task.config)
-                fabric.barrier()
-            if stops:
-                stop.kept = f"step {steps_done} of {steps} is kept in {call.folder.path}"
-                break
+    with Loaded(_loader(data, call, fabric)) as batches:
+        if not call.start:
+            _begin(task, data, call, fabric)
+        number = call.start * settings.accumulate
+        journal = _Journal(call, fabric.is_global_zero)
+        with Stop() as stop, _cleaned_up(fabric, task, journal):
+            for step in range(call.start, steps):
+                for part in range(1, settings.accumulate + 1):
+                    batch = fabric.to_device(next(batches))
+                    # Dropout depends on the seed, the number of the batch and the rank of the process alone.
+                    torch.manual_seed(mix(settings.seed, number, fabric.global_rank))
+                    number += 1
+                    with fabric.no_backward_sync(module, enabled=part < settings.accumulate):
+                        loss = module(_Box(batch))
+                        fabric.backward(loss / settings.accumulate)
+                precision.unscale_gradients(optimizer)
+                task.before_update(step)
+                factor = settings.schedule(step)
+                for group in optimizer.param_groups:
+                    group["lr"] = group["full_lr"] * factor
+                if settings.clip is not None:
+                    nn.utils.clip_grad_norm_(precision.main_params(optimizer), settings.clip)
+                stepper.step()
+                optimizer.zero_grad()
+                task.after_update(step)
+                steps_done = step + 1
+                journal.count(steps_done, losses.numbers)
+                if steps_done % running.log_every == 0 or steps_done in (1, steps):
+                    journal.write(steps_done, losses.numbers, optimizer.param_groups[0]["lr"])
+                if call.after_step is not None:
+                    call.after_step(steps_done)
+                stops = _all_stop(fabric, stop, steps_done)
+                if stops or steps_done % running.steps_between_checkpoints == 0 or steps_done == steps:
+                    content = {
+                        "extra": task.extra_state(),
+                        "optimizer": optimizer.state_dict(),
+                        "precision": precision.state_dict(),
+                    }
+                    if fabric.is_global_zero:
+                        _checkpoints.save(call.folder.checkpoints, steps_done, task.state_dict(), content, task.config)
+                    fabric.barrier()
+                if stops:
+                    stop.kept = f"step {steps_done} of {steps} is kept in {call.folder.path}"
+                    break
     return journal.seconds, journal.per_second
 
 
@@ -222,21 +222,11 @@ def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
         batch_size=None,
         sampler=sampler,
         num_workers=workers,
-        worker_init_fn=_outlive_signals if workers else None,
+        worker_init_fn=outlive_signals if workers else None,
         persistent_workers=workers > 0,
         # Its own generator: the loader must not draw from the one that dropout draws from.
         generator=torch.Generator().manual_seed(0),
     )
-
-
-def _outlive_signals(number: int) -> None:
-    """In a process that loads: signals to the whole group are for the one that trains, which ends its loaders."""
-
-    def second_ends(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, second_ends)
 
 
 class _Journal:
