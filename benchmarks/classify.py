@@ -38,7 +38,7 @@ from regard.vqa.resampling import resampled_interval
 OUT, FILE = Path("out/bench-classify"), RESULTS / "classify.json"
 SEEDS, FEW = (0, 1, 2), 5
 STEPS = {"all": 300, "few": 150}
-BASE = ClassifierSettings(batch_size=32)
+BASE = ClassifierSettings(pool="discrete-softmax", batch_size=32)
 ATTENTIONS = ("discrete-softmax", "discrete-sparsemax", "discrete-entmax", "continuous-softmax", "continuous-sparsemax")
 POOLS = ("average", *ATTENTIONS)
 MEASURED = ("mass", "pointing", "divergence")

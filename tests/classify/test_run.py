@@ -18,7 +18,7 @@ from regard.training import Running
 
 QUIET = Running(progress=False, log="none")
 COLOURS = ("red", "green", "blue")
-SETTINGS = ClassifierSettings(epochs=60, batch_size=8, lr=0.01)
+SETTINGS = ClassifierSettings(pool="discrete-softmax", epochs=60, batch_size=8, lr=0.01)
 SIDE, BLOB = 32, 12
 
 

@@ -88,7 +88,7 @@ class ClassifierHead(nn.Module):
     `dim`: D.
     `classes`: how many.
     `cells`: (h, w).
-    `pool`: a name or a value, see `parse_pool`; default "discrete-softmax".
+    `pool`: a name or a value, see `parse_pool`; default "continuous-softmax".
     `hidden`: units of the network that scores cells, and channels inside a non-local block; default 32.
     `largest`: the largest weight that a single cell can have, see `score_bound`; default 0.25; 1 leaves scores free.
     `dropout`: share of the pooled vector that is set to zero in training; default 0.
@@ -109,7 +109,7 @@ class ClassifierHead(nn.Module):
         dim: int,
         classes: int,
         cells: tuple[int, int],
-        pool: str | Kind = "discrete-softmax",
+        pool: str | Kind = "continuous-softmax",
         *,
         hidden: int = 32,
         largest: float = 0.25,

@@ -90,7 +90,7 @@ def train_classifier(
     ...     data = Arrays(light, [0, 1] * 20, ["dark", "light"])
     ...     done = train_classifier(data, out, ClassifierSettings(epochs=5), backbone="small", size=16, **quiet)
     >>> list(done.summary.results), sum(done.summary.tested)
-    (['discrete-softmax', 'average'], 8)
+    (['continuous-softmax', 'average'], 8)
     """
     start, folder = time.monotonic(), ClassifierFolder(Path(out))
     settings, running = settings or ClassifierSettings(), running or Running()

@@ -19,7 +19,7 @@ class ClassifierSettings:
     """
 
     pool: str = setting(
-        f"How the cells of a picture become one vector: {POOL_SPELLINGS}.", "discrete-softmax", suggest=POOL_NAMES
+        f"How the cells of a picture become one vector: {POOL_SPELLINGS}.", "continuous-softmax", suggest=POOL_NAMES
     )
     hidden: int = setting(
         "Units of the network that scores cells, and channels inside a non-local block.", 32, at_least=1

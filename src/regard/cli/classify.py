@@ -77,7 +77,7 @@ def classify(
     joins the report. Rerun to resume.
 
         regard classify photos/                                  # photos/cat/*.jpg, photos/dog/*.jpg, ...
-        regard classify photos/ --pool continuous-softmax --masks masks/
+        regard classify photos/ --pool discrete-sparsemax --masks masks/
         regard classify out/photos-classes new.jpg --picture looked.png
     """
     from regard._problem import Problem
