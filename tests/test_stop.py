@@ -256,6 +256,26 @@ def hold_a_step(path):
         (path / f"{os.getpid()}.kept").touch()
 
 
+def hold_without_looking(path):
+    """Work that looks at no signal, and is ended in the middle."""
+    (path / f"{os.getpid()}.begun").touch()
+    time.sleep(300)
+
+
+def miss_the_first_wish(path):
+    """The wish to end comes the moment after a step has looked for the last time; then other work begins."""
+    first = Stop()
+    with first:
+        (path / f"{os.getpid()}.begun").touch()
+        while not first.requested:
+            time.sleep(0.02)
+        first.requested = 0
+    with Stop() as second:
+        while not second.requested:
+            time.sleep(0.02)
+        (path / f"{os.getpid()}.kept").touch()
+
+
 def fail_or_hold(path):
     if path.name == "fails":
         while not list(path.parent.glob("*.begun")):
@@ -301,11 +321,34 @@ PARENT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from test_stop import hold_a_step
+import test_stop
 from regard._workers import run_parallel
 if __name__ == "__main__":
-    run_parallel(hold_a_step, [Path(sys.argv[2])] * 2, 2)
+    run_parallel(getattr(test_stop, sys.argv[3]), [Path(sys.argv[2])] * 2, 2)
 """
+
+
+@pytest.mark.parametrize(("work", "kept"), [(hold_without_looking, 0), (miss_the_first_wish, 2)])
+def test_workers_end_with_a_killed_parent_whatever_they_do(tmp_path, work, kept):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    command = [sys.executable, str(script), os.path.dirname(__file__), str(tmp_path), work.__name__]
+    process = subprocess.Popen(command, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(begun := list(tmp_path.glob("*.begun"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    numbers = [int(path.stem) for path in begun]
+    deadline = time.monotonic() + 30
+    while any(_files.process_lives(number) for number in numbers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    alive = [number for number in numbers if _files.process_lives(number)]
+    for number in alive:
+        os.kill(number, signal.SIGKILL)
+    assert len(numbers) == 2
+    assert not alive
+    assert len(list(tmp_path.glob("*.kept"))) == kept
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -313,7 +356,7 @@ def test_workers_end_with_their_parent_and_keep_their_step(tmp_path, number):
     """Also with SIGKILL, after which the parent can tell them nothing; and with ctrl-c, which reaches the group."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    command = [sys.executable, str(script), os.path.dirname(__file__), str(tmp_path)]
+    command = [sys.executable, str(script), os.path.dirname(__file__), str(tmp_path), "hold_a_step"]
     process = subprocess.Popen(
         command,
         stderr=subprocess.PIPE,

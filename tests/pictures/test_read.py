@@ -142,3 +142,34 @@ def test_a_large_picture_of_16_bits_takes_little_more_memory_than_its_pixels(tmp
     Image.fromarray(np.zeros((1100, 1100), np.uint16)).save(small)
     done = subprocess.run([sys.executable, "-c", code, small, path], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 250
+
+
+def test_other_formats_under_the_name_of_a_picture_are_not_opened(tmp_path, monkeypatch):
+    """EPS would start Ghostscript: its decoder must not even be asked."""
+    from PIL import EpsImagePlugin
+
+    def started(*arguments, **options):
+        raise AssertionError("Ghostscript was started")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", started)
+    path = tmp_path / "drawing.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n")
+    with Image.open(path) as image:  # Pillow alone takes it for what it is
+        assert image.format == "EPS"
+    with pytest.raises(Problem, match=r"drawing\.png"):
+        read(path)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "L", "RGB"])
+def test_the_limit_of_pixels_holds_before_anything_is_decoded(tmp_path, monkeypatch, mode):
+    """192 kB of a PNG of 16 bits cost 2.9 GB."""
+    from PIL import ImageFile
+
+    def decoded(self):
+        raise AssertionError("decoded")
+
+    path = tmp_path / "bomb.png"
+    Image.new(mode, (3000, 3000)).save(path)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", decoded)
+    with pytest.raises(Problem, match=r"9000000|9,000,000|more than"):
+        read(path, max_pixels=1_000_000)

@@ -429,3 +429,18 @@ def test_a_fresh_run_takes_the_place_of_another(place, tmp_path):
     assert again.fitted.resumed == 0
     assert again.fitted.steps == first.fitted.steps
     assert len(load_run(tmp_path).answers) < len(Answers.of(records.records, 2))
+
+
+def test_accuracies_of_epochs_after_the_checkpoint_are_forgotten(tmp_path, monkeypatch):
+    """A run that was killed between an epoch's accuracy and its checkpoint trains and measures that epoch again."""
+    from types import SimpleNamespace
+
+    from regard.vqa.folder import AnsweringFolder
+    from regard.vqa.train import _EarlyStopping
+
+    folder = AnsweringFolder(tmp_path)
+    folder.write_validation({1: 50.0, 2: 60.0, 3: 55.0})
+    monkeypatch.setattr(AnsweringFolder, "latest", lambda self: SimpleNamespace(step=25))
+    stopping = _EarlyStopping(folder, 1, per_epoch=10)
+    assert stopping.scores == {1: 50.0, 2: 60.0}
+    assert (stopping.epoch, stopping.due) == (3, False)

@@ -98,7 +98,7 @@ def explain_attend(
 ) -> Plan:
     """The exact algorithm that `attend` takes for these arguments, and its cost (docs/math.md, 4.2 to 4.6).
 
-    It reads no values: where a sparse map has a large support, `attend` falls back to a dense algorithm.
+    It reads no values but those of a tensor of alphas.
 
     >>> import torch
     >>> x = torch.zeros(1, 4096, 64)

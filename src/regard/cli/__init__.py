@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 # The help's groups, and the modules of this package in each; a module has a function add(app).
 GROUPS = {
-    "Start here": ("demo", "maps", "doctor"),
+    "Start here": ("demo", "classify", "maps", "doctor"),
     "A backbone from pictures": ("pretrain", "finetune", "evaluate", "export"),
     "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "report", "compare", "thesis"),
-    "Look and measure": ("explore", "bench"),
+    "Look and measure": ("look", "explore", "bench"),
 }
 
 STOPPED = 130  # the exit status after ctrl-c

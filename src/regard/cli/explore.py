@@ -49,7 +49,13 @@ def explore(
         if browser and sys.stdout.isatty() and on_desktop(os.environ, sys.platform):
             _open_browser(address)
 
-    serve(checkpoint, host, port, ready)
+    try:
+        serve(checkpoint, host, port, ready)
+    except KeyboardInterrupt as stopped:
+        # All answers are sent and nothing is kept: there is no need to take torch and the model apart, for a second.
+        print("regard: stopped.", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(getattr(stopped, "status", 130))
 
 
 def on_desktop(environment: Mapping[str, str], platform: str) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import regard
 from regard._problem import Problem
+from regard.explore._arrival import Arrivals
 from regard.explore._guard import Guard
 from regard.explore._limits import Limits
 from regard.explore._playground import play
@@ -101,11 +102,13 @@ def create_app(
     app = FastAPI(title="regard explore", version=regard.__version__, docs_url=None, redoc_url=None,
                   openapi_url="/api/openapi.json")  # fmt: skip
     app.add_middleware(GZipMiddleware, minimum_size=1000)
-    app.add_middleware(Guard, limits=limits, hosts=hosts)
+    arrivals = Arrivals(limits)
+    app.add_middleware(Guard, arrivals=arrivals, hosts=hosts)
     _handle_errors(app)
     _serve_page(app, samples)
     answering = Workers(limits.workers, limits.waiting)
     playing = Workers(limits.workers, limits.waiting)
+    app.state.stop = lambda: [part() for part in (arrivals.stop, answering.stop, playing.stop)]
     attentions = [] if predictor is None else list(predictor.attentions)
     labels = {} if predictor is None else {name: predictor.labels[name] for name in attentions}
 
@@ -144,8 +147,8 @@ def create_app(
     async def ask(request: Request) -> Response:
         if predictor is None:
             raise Problem(hint or "there is no model here.")
+        fields, upload = await read_form(request, limits)
         with answering.place():
-            fields, upload = await read_form(request, limits)
             return await _timed(answering, lambda: answer(predictor, fields, upload))
 
     @app.post("/api/playground", responses=ERROR_RESPONSES, summary="Every map and density of a field of scores")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from regard.explore._limits import Limits
+from regard.explore._arrival import Arrivals, too_large
 
 HEADERS = {
     # The page loads nothing from other origins, and cannot be put into a frame.
@@ -23,9 +20,9 @@ HEADERS = {
 class Guard:
     """Middleware that refuses bodies too large or too slow, unknown host names, and requests from other sites."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, hosts: frozenset[str] | None) -> None:
+    def __init__(self, app: ASGIApp, arrivals: Arrivals, hosts: frozenset[str] | None) -> None:
         """`hosts` are the host names that requests may have; None for any."""
-        self.app, self.limits, self.hosts = app, limits, hosts
+        self.app, self.arrivals, self.limits, self.hosts = app, arrivals, arrivals.limits, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -43,7 +40,11 @@ class Guard:
             status, why = refusal
             await JSONResponse({"error": why}, status)(scope, receive, send_with_headers)
             return
-        await self.app(scope, self._limited(receive), send_with_headers)
+        arrival = self.arrivals.begin(receive)
+        try:
+            await self.app(scope, arrival.receive, send_with_headers)
+        finally:
+            arrival.end()
 
     def _refuse(self, method: str, headers: dict[str, str]) -> tuple[int, str] | None:
         # DNS rebinding: another site can point its name at this machine, and then read what is served here.
@@ -57,34 +58,8 @@ class Guard:
         if not length.isdecimal() or len(length) > 15:
             return 400, "The content-length is not a number."
         if int(length) > self.limits.body_bytes:
-            return 413, self._too_large
+            return 413, too_large(self.limits)
         return None
-
-    @property
-    def _too_large(self) -> str:
-        return f"The request is larger than {self.limits.body_bytes} bytes. Send a smaller picture."
-
-    def _limited(self, receive: Receive) -> Receive:
-        """`receive` with errors once the body is too large or takes too long."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.limits.seconds_to_send
-        size, complete = 0, False
-
-        async def limited() -> Message:
-            nonlocal size, complete
-            if complete:
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, deadline - loop.time()))
-            except TimeoutError:
-                raise HTTPException(408, "The request took too long to arrive.") from None
-            size += len(message.get("body", b""))
-            complete = message["type"] != "http.request" or not message.get("more_body", False)
-            if size > self.limits.body_bytes:
-                raise HTTPException(413, self._too_large)
-            return message
-
-        return limited
 
 
 def _name(host: str) -> str:

@@ -73,18 +73,18 @@ def serve(
     regard._problem.Problem: port ... on 127.0.0.1 cannot be used. Choose others with --port and --host.
     """
     import torch
-    import uvicorn
 
+    from regard.explore._connections import Server
+    from regard.explore._limits import Limits
     from regard.explore._playground import play
     from regard.explore._requests import Blob, Play
 
     # The worker threads are the parallelism; more threads inside each operation would compete with them.
     torch.set_num_threads(1)
-    app = explore_app(checkpoint, host)
+    limits = Limits()
+    app = explore_app(checkpoint, host, limits)
     play(Play(blobs=[Blob(x=0.5, y=0.5)]))  # warm-up
-    server = uvicorn.Server(
-        uvicorn.Config(app, host, port, log_level="warning", limit_concurrency=500, timeout_keep_alive=10)
-    )
+    server = Server(app, host, limits, app.state.stop)
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

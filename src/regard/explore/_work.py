@@ -18,18 +18,24 @@ class Busy(Exception):
 class Workers:
     """A few threads behind a bounded queue.
 
-    A request enters the queue before its body is read, which bounds the memory of waiting requests.
+    A request enters the queue when its body has arrived: a slow one keeps nobody from a place.
     """
 
     def __init__(self, workers: int, waiting: int) -> None:
         """`workers` threads, and a queue of `waiting` requests."""
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="regard")
         self._free = workers + waiting
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Finish what is being worked on; what waits, and what comes, is `Busy`."""
+        self._stopped = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
     def place(self) -> Iterator[None]:
         """Occupy a place in the queue during the block, or raise `Busy`. Only for the thread of the event loop."""
-        if self._free <= 0:
+        if self._stopped or self._free <= 0:
             raise Busy
         self._free -= 1
         try:
@@ -46,5 +52,7 @@ class Workers:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
+            if running.cancelled():  # by `stop`
+                raise Busy from None
             await asyncio.wait([running])
             raise
