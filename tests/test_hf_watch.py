@@ -550,10 +550,11 @@ def test_arguments():
         Tokens((Span("text", 1, 3),))
 
 
-def test_soft_caps_and_sinks_under_eager_attention():
-    """What only the model's own attention knows is in the weights that it forms."""
-    config = transformers.Gemma2Config(**LLAMA, head_dim=8)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+@pytest.mark.parametrize("implementation", ["eager", "regard_softmax"])
+def test_soft_caps(implementation):
+    """Under eager attention what only the model's own attention knows is in the weights that it forms."""
+    config = transformers.Gemma2Config(**LLAMA, head_dim=8, attn_logit_softcapping=0.5)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
     ids = words()
     p = model(ids, output_attentions=True).attentions
     with watch(model) as seen:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from regard import _check
-from regard.affinity import Dot
+from regard.affinity import Dot, SoftCap
 from regard.attention.lazy import LazyWeights
 from regard.hf._attention import _learned_map, attention
 from regard.hf._continuous import attend_grid
@@ -63,6 +63,7 @@ def _lazy(
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     indices: Tensor | None = None,
+    softcap: float | None = None,
     **keywords: Any,
 ) -> LazyWeights:
     """What makes the weights of a call.
@@ -71,7 +72,7 @@ def _lazy(
     `causal_by_default`: whether a module without a mask is causal unless it says otherwise, as in SDPA.
     Other arguments as transformers passes them.
     """
-    for name in ("softcap", "s_aux", "cache"):
+    for name in ("s_aux", "cache"):
         if keywords.get(name) is not None:
             remedy = 'Watch it with model.set_attn_implementation("eager"), which forms its weights.'
             _check.complain(name, type(keywords[name]).__name__, "None", remedy, NotImplementedError)
@@ -101,6 +102,7 @@ def _lazy(
     affinity = make_affinity(query.shape[-1] ** -0.5 if scaling is None else scaling)
     if isinstance(affinity, Distance):
         query, key = affinity.pack(query), affinity.pack(key)
+    affinity = affinity if softcap is None else SoftCap(affinity, float(softcap))
     groups = query.shape[1] != key.shape[1]
     return LazyWeights(query, key, affinity, map, mask, causal=causal, bias=bias, enable_gqa=groups)
 
