@@ -110,6 +110,22 @@ CASES = {
     "Inverse": Case(regard.Inverse(), (-positive(3, 9),), (0,)),
     "TVmax": Case(regard.TVmax(0.1, (3, 3)), (normal(2, 9),), (0,)),
     **{name: attending(*how) for name, how in AFFINITIES.items()},
+    "summarize": Case(
+        lambda q, k, regions, bias: regard.summarize(q, k, regions=regions, bias=bias),
+        (normal(5, 4), normal(6, 4), normal(2, 6), normal(5, 6)),
+        (3,),
+    ),
+    "LazyWeights": Case(
+        lambda q, k, r: regard.LazyWeights(q, k).transposed_times(r), (normal(5, 4), normal(6, 4), normal(1, 5))
+    ),
+    "LazyWeights rows": Case(lambda q, k: regard.LazyWeights(q, k).rows([0]), (normal(5, 4), normal(6, 4))),
+    "LazyWeights times": Case(
+        lambda q, k, v: regard.LazyWeights(q, k).times(v), (normal(5, 4), normal(6, 4), normal(6, 2))
+    ),
+    "sparse_weights": Case(regard.sparse_weights, (normal(5, 4), normal(6, 4))),
+    "rollout": Case(
+        lambda x, p: regard.rollout([regard.LazyWeights(x, x), p], [0]), (normal(2, 5, 4), weights(2, 5, 5))
+    ),
     **{f"{name} sparsemax": attending(*how, map=regard.sparsemax) for name, how in AFFINITIES.items()},
     **{f"{name} mean": attending(*how, map=regard.mean) for name, how in AFFINITIES.items()},
     **{f"{name} weights": scoring(*how) for name, how in AFFINITIES.items()},
@@ -226,11 +242,11 @@ CASES = {
     "nn.NonLocal3d": module(nn.NonLocal3d(8, "concatenation"), normal(2, 8, 3, 4, 2)),
 }
 NOT_HERE = {
-    "Affinity", "Factored", "Map", "Plan", "Transport", "checks", "continuous", "explain_attend", "native_kernels",
-    "nn", "wasserstein", "continuous.Attended", "continuous.Basis", "continuous.Density", "continuous.Diagnosis",
-    "continuous.Ellipse", "continuous.Fit", "continuous.escort", "continuous.FitMixture", "continuous.Interval",
-    "continuous.MatchMoments", "continuous.SelectMixture", "continuous.Setting", "continuous.grid", "continuous.line",
-    "continuous.thesis", "nn.Learned", "nn.Pooled", "nn.insert_nonlocal",
+    "Affinity", "AttentionSummary", "Factored", "Map", "Plan", "Transport", "checks", "continuous", "explain_attend",
+    "native_kernels", "nn", "wasserstein", "continuous.Attended", "continuous.Basis", "continuous.Density",
+    "continuous.Diagnosis", "continuous.Ellipse", "continuous.Fit", "continuous.escort", "continuous.FitMixture",
+    "continuous.Interval", "continuous.MatchMoments", "continuous.SelectMixture", "continuous.Setting",
+    "continuous.grid", "continuous.line", "continuous.thesis", "nn.Learned", "nn.Pooled", "nn.insert_nonlocal",
 }  # fmt: skip
 """Public names that take no floats: abstract classes, results, values without tensors, sizes."""
 

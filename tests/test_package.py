@@ -23,7 +23,7 @@ LAYERS = [
     {"swav", "scenes"},
     {"vqa"},
     {"importers"},
-    {"demo", "explore", "patches", "report", "thesis"},
+    {"demo", "explore", "looking", "patches", "report", "thesis"},
     {"answering"},
     {"classify"},
     {"cli"},

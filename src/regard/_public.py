@@ -6,6 +6,10 @@ from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Fa
 from regard.attention.algorithm import Plan
 from regard.attention.arguments import Map
 from regard.attention.attend import attend, explain_attend
+from regard.attention.lazy import LazyWeights
+from regard.attention.rollout import rollout
+from regard.attention.sparse_weights import sparse_weights
+from regard.attention.summaries import AttentionSummary, summarize
 from regard.attention.weights import attention_weights
 from regard.losses.densities import density_loss
 from regard.losses.scores import entmax_loss, normmax_loss, sparsemax_loss
@@ -30,6 +34,7 @@ from regard.wasserstein.affinities import (
 __all__ = [
     "Additive",
     "Affinity",
+    "AttentionSummary",
     "Bilinear",
     "BudgetSparsemax",
     "BuresW2",
@@ -44,6 +49,7 @@ __all__ = [
     "GaussianW2",
     "HistogramW1",
     "Inverse",
+    "LazyWeights",
     "Map",
     "Mean",
     "Normmax",
@@ -71,10 +77,13 @@ __all__ = [
     "nn",
     "normmax",
     "normmax_loss",
+    "rollout",
     "sinkhorn",
     "softmax",
+    "sparse_weights",
     "sparsemax",
     "sparsemax_loss",
+    "summarize",
     "tvmax",
     "wasserstein",
 ]

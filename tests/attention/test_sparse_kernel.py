@@ -281,3 +281,18 @@ def test_what_overflows_goes_the_dense_way():
     assert Sparse().compute(call) is None
     with pytest.raises(ValueError, match=r"overflow|inf"):
         regard.attend(q * 1e30, k * 1e30, v, map=regard.sparsemax)
+
+
+def test_the_default_dtype_and_device_change_nothing():
+    q, k, v = inputs((2,), 20, 30, 16)
+    mask = torch.ones(30, dtype=torch.bool)
+    run = lambda: regard.attend(q, k, v, map=regard.entmax, mask=mask)  # noqa: E731
+    expected = run()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            c = run()
+            torch.autograd.grad(c, (q, k, v), torch.ones_like(c))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(c, expected)

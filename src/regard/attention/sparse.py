@@ -83,7 +83,7 @@ def _within_reach(call: Call) -> bool:
     tensors = [call.q, call.k, call.v] if call.bias is None else [call.q, call.k, call.v, call.bias]
     if torch.float64 in (x.dtype for x in tensors) or call.q.shape[-1] == 0:
         return False
-    return _check.readable(call.q) and not forward_mode() and native.readable(*tensors)
+    return _check.readable(call.q) and not forward_mode() and native.reachable(*tensors)
 
 
 def _known_order(call: Call) -> bool:
@@ -94,4 +94,4 @@ def _known_order(call: Call) -> bool:
     lead, scores = alpha.shape[:-2], (*call.batch, 1, 1)
     fits = alpha.is_floating_point() and alpha.dim() <= len(scores) and alpha.shape[-2:].numel() == 1
     fits = fits and all(n in (1, m) for n, m in zip(reversed(lead), reversed(call.batch), strict=False))
-    return fits and native.readable(alpha) and _check.readable(alpha) and suits_kernel(alpha)
+    return fits and native.reachable(alpha) and _check.readable(alpha) and suits_kernel(alpha)

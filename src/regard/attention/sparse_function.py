@@ -20,7 +20,7 @@ from regard.attention.weights import weights_of
 from regard.maps.entmax import Entmax
 
 STORED = 1 << 25  # keys with weight that are stored at most; beyond them weights are computed again from the scores
-PARTS = 16  # pieces of a backward pass at least, if there are so many queries
+PIECES = 16  # pieces of a backward pass at least, if there are so many queries
 QUERIES = 128  # in a piece at least
 
 
@@ -67,11 +67,11 @@ class _Sparse(Function):
         heads, queries, keys = len(q), q.shape[-2], k.shape[-2]
         kept = int(any(ctx.needs_input_grad))
         room = min(heads * queries * keys, STORED) if kept else 0
-        start = torch.empty(kept, heads, queries, dtype=torch.int64)
-        count = torch.empty(kept, heads, queries, dtype=torch.int32)
-        edge = torch.empty(kept, heads, queries, 3, dtype=torch.float64)
-        supports = start, count, edge, torch.empty(room, dtype=torch.int32), torch.empty(room)
-        out = torch.empty(heads, queries, v.shape[-1])
+        start = q.new_empty(kept, heads, queries, dtype=torch.int64)
+        count = q.new_empty(kept, heads, queries, dtype=torch.int32)
+        edge = q.new_empty(kept, heads, queries, 3, dtype=torch.float64)
+        supports = start, count, edge, q.new_empty(room, dtype=torch.int32), q.new_empty(room)
+        out = q.new_empty(heads, queries, v.shape[-1])
         extras, sizes = _extras(alpha, bias, case, heads, keys)
         widths = heads, queries, keys, q.shape[-1], v.shape[-1]
         inputs = q, k, v, *extras, out, *supports
@@ -93,10 +93,10 @@ class _Sparse(Function):
             return *(next(gradients) if needed else None for needed in ctx.needs_input_grad[:4]), None, None
         heads, queries, keys = len(q), q.shape[-2], k.shape[-2]
         # By sizes alone, so that sums have one order for every number of threads.
-        parts = max(1, min(-(-PARTS // heads), queries // QUERIES))
+        parts = max(1, min(-(-PIECES // heads), queries // QUERIES))
         dq, dk, dv = torch.empty_like(q), q.new_empty(parts, *k.shape), q.new_empty(parts, *v.shape)
         learned = int(ctx.needs_input_grad[3])
-        dalpha = torch.empty(learned, parts, heads, dtype=torch.float64)
+        dalpha = q.new_empty(learned, parts, heads, dtype=torch.float64)
         extras, sizes = _extras(alpha, bias, case, heads, keys)
         widths = heads, queries, keys, q.shape[-1], v.shape[-1]
         tensors = q, k, v, grads[0].contiguous(), *extras, *ctx.supports, dq, dk, dv, dalpha
@@ -134,18 +134,18 @@ def _matrices(x: Tensor | None, dtype: torch.dtype, batch: torch.Size, heads: in
     x = x[(None,) * max(0, 2 - x.dim())]
     lead = x.shape[:-2]
     count = math.prod(lead)
-    of = torch.arange(count).view((1,) * (len(batch) - len(lead)) + lead).expand(batch).reshape(-1)
+    of = torch.arange(count, device=x.device).view((1,) * (len(batch) - len(lead)) + lead).expand(batch).reshape(-1)
     return x.detach().expand(*x.shape[:-1], keys).reshape(count, x.shape[-2], keys).contiguous(), of.contiguous()
 
 
 @functools.lru_cache(maxsize=64)
 def _none(dtype: torch.dtype, heads: int, keys: int) -> tuple[Tensor, Tensor]:
-    return torch.empty(0, 1, keys, dtype=dtype), torch.zeros(heads, dtype=torch.int64)
+    return torch.empty(0, 1, keys, dtype=dtype, device="cpu"), torch.zeros(heads, dtype=torch.int64, device="cpu")
 
 
 @functools.lru_cache(maxsize=16)
 def _alphas(alpha: float) -> Tensor:
-    return torch.tensor([alpha], dtype=torch.float64)
+    return torch.tensor([alpha], dtype=torch.float64, device="cpu")
 
 
 def _dense_context(

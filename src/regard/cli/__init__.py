@@ -20,7 +20,7 @@ GROUPS = {
     "Start here": ("demo", "classify", "maps", "doctor"),
     "A backbone from pictures": ("pretrain", "finetune", "evaluate", "export"),
     "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "report", "compare", "thesis"),
-    "Look and measure": ("explore", "bench"),
+    "Look and measure": ("look", "explore", "bench"),
 }
 
 STOPPED = 130  # the exit status after ctrl-c

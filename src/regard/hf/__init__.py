@@ -14,6 +14,8 @@ with attention code of their own keep it, with a warning: see `check`, and docs/
     regard_continuous_softmax, regard_continuous_sparsemax
                         for vision transformers: each query has a density over the grid of patches, a Gaussian or a
                         truncated paraboloid, and weights on the tokens before them (class, registers, distillation)
+
+`watch(model)` records what every attention of a model looks at, whatever its `attn_implementation`.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ from regard.hf._attention import attentions
 from regard.hf._continuous import continuous_attentions
 from regard.hf._masks import float_mask
 from regard.hf._reach import Reach, reach
+from regard.hf._seen import Recording, Seen
+from regard.hf._tokens import Span, Tokens, Windows
+from regard.hf._watching import watch
 
-__all__ = ["check", "learn_alpha", "register"]
+__all__ = ["Recording", "Seen", "Span", "Tokens", "Windows", "check", "learn_alpha", "register", "watch"]
 
 
 def register() -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def usable(*tensors: Tensor) -> bool:
     return library() is not None
 
 
-def readable(*tensors: Tensor) -> bool:
+def reachable(*tensors: Tensor) -> bool:
     """Whether there are kernels, and they can read these: CPU tensors with memory, of any dtype."""
     for x in tensors:
         if not x.is_cpu or not readable_memory(x):
