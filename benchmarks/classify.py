@@ -158,7 +158,9 @@ def measure(folder, masks=None):
         "classes": len(labelled.learn.classes),
     }
     result = json.loads(FILE.read_text()) if FILE.is_file() else {}
-    if result.get("about") != about:
+    if result and result["about"] != about:
+        raise SystemExit(f"{FILE} has results of {result['about']}, and this is {about}. Move it away.")
+    if not result:
         result = {"about": about, "rows": {}}
         if regions is not None:
             blind = {
