@@ -88,8 +88,8 @@ def test_every_path_is_there():
 def test_attend():
     forward, backward = walks("`attend(")
     q = torch.randn(1, 2, 1024, 16, requires_grad=True)
-    contexts = []
-    follows(forward, lambda: contexts.append(regard.attend(q, q, q, map=regard.sparsemax)))
+    contexts, attend, sparsemax = [], regard.attend, regard.sparsemax  # imported at this first use
+    follows(forward, lambda: contexts.append(attend(q, q, q, map=sparsemax)))
     follows(backward, lambda: contexts[0].sum().backward())
 
 

@@ -49,6 +49,25 @@ FINETUNING = words(
 FLAGS = {
     "pretrain": ["out", "preset", *RUNNING, *VIEWS, *PRETRAINING],
     "finetune": ["out", "preset", "test", *RUNNING, *FINETUNING],
+    "classify": [
+        *(
+            "backbone",
+            "batch-size",
+            "dropout",
+            "epochs",
+            "held-out",
+            "hidden",
+            "json",
+            "largest",
+            "lr",
+            "masks",
+            "out",
+            "picture",
+        ),
+        *("pool", "seed", "size", "test", "weight-decay"),
+        *("accelerator", "checkpoint-every", "fresh", "log", "log-every", "no-progress", "precision", "progress"),
+        "resume",
+    ],
     "train": [
         *("attention", "end-to-end", "features", "out", "patience", "pictures", "preset", "seed", "size", "split"),
         *("validation", *RUNNING, *LOOKING, *MODEL, *TRAINING),

@@ -106,6 +106,18 @@ def test_clips_show_what_they_are_called():
         assert clip[:, seen : frames - seen].max() < 1.5  # noise and the wall
 
 
+def test_kernel_regression(tmp_path):
+    lines = run("kernel_regression.py", "--out", str(tmp_path / "picture.png")).splitlines()
+    errors = {line.split(":")[0]: float(line.split("error ")[1].split(",")[0]) for line in lines}
+    assert set(errors) == {"softmax", "entmax-1.5", "sparsemax"}
+    assert max(errors.values()) < 0.2
+    wide = {line.split(":")[0]: float(line.split("where keys are sparse ")[1]) for line in lines if "sparse " in line}
+    dense = {line.split(":")[0]: float(line.split("dense ")[1].split(",")[0]) for line in lines if "dense " in line}
+    assert set(wide) == {"entmax-1.5", "sparsemax"}
+    assert all(wide[name] > 1.2 * dense[name] for name in wide)
+    assert (tmp_path / "picture.png").stat().st_size > 5000
+
+
 def test_reverse(tmp_path):
     out = run("reverse.py", "--steps", "2", "--out", str(tmp_path / "picture.png"))
     names = [line.split(":")[0] for line in out.splitlines()]

@@ -73,7 +73,9 @@ AFFINITIES = {
     "Dot": (regard.Dot,),
     "EmpiricalW2": (regard.EmpiricalW2,),
     "EntropicW2": (lambda: regard.EntropicW2(2),),
+    "Euclidean": (lambda tau: regard.Euclidean(tau), torch.ones(1, 1)),
     "GaussianW2": (lambda tau: regard.GaussianW2(tau), torch.ones(1, 1)),
+    "SoftCap": (lambda weight: regard.SoftCap(regard.Bilinear(weight), 5.0), normal(4, 4)),
     "HistogramW1": (lambda support: regard.HistogramW1(support), torch.arange(4.0)),
     "Unsquared": (lambda: regard.Unsquared(regard.GaussianW2()),),
 }
@@ -108,6 +110,22 @@ CASES = {
     "Inverse": Case(regard.Inverse(), (-positive(3, 9),), (0,)),
     "TVmax": Case(regard.TVmax(0.1, (3, 3)), (normal(2, 9),), (0,)),
     **{name: attending(*how) for name, how in AFFINITIES.items()},
+    "summarize": Case(
+        lambda q, k, regions, bias: regard.summarize(q, k, regions=regions, bias=bias),
+        (normal(5, 4), normal(6, 4), normal(2, 6), normal(5, 6)),
+        (3,),
+    ),
+    "LazyWeights": Case(
+        lambda q, k, r: regard.LazyWeights(q, k).transposed_times(r), (normal(5, 4), normal(6, 4), normal(1, 5))
+    ),
+    "LazyWeights rows": Case(lambda q, k: regard.LazyWeights(q, k).rows([0]), (normal(5, 4), normal(6, 4))),
+    "LazyWeights times": Case(
+        lambda q, k, v: regard.LazyWeights(q, k).times(v), (normal(5, 4), normal(6, 4), normal(6, 2))
+    ),
+    "sparse_weights": Case(regard.sparse_weights, (normal(5, 4), normal(6, 4))),
+    "rollout": Case(
+        lambda x, p: regard.rollout([regard.LazyWeights(x, x), p], [0]), (normal(2, 5, 4), weights(2, 5, 5))
+    ),
     **{f"{name} sparsemax": attending(*how, map=regard.sparsemax) for name, how in AFFINITIES.items()},
     **{f"{name} mean": attending(*how, map=regard.mean) for name, how in AFFINITIES.items()},
     **{f"{name} weights": scoring(*how) for name, how in AFFINITIES.items()},
@@ -118,6 +136,16 @@ CASES = {
     ),
     "attention_weights": Case(
         lambda q, k, bias: regard.attention_weights(q, k, bias=bias), (normal(5, 4), normal(6, 4), normal(5, 6)), (2,)
+    ),
+    **{
+        f"attend sink {map_name}": Case(
+            lambda q, k, v, sink, map_name=map_name: regard.attend(q, k, v, map=map_name, sink=sink),
+            (normal(2, 5, 4), normal(2, 6, 4), normal(2, 6, 3), normal(2, 1, 1)),
+        )
+        for map_name in ("softmax", "sparsemax")
+    },
+    "attention_weights sink": Case(
+        lambda q, k, sink: regard.attention_weights(q, k, sink=sink), (normal(5, 4), normal(6, 4), normal(5, 1))
     ),
     **{
         name: Case(
@@ -131,6 +159,10 @@ CASES = {
             "normmax_loss": regard.normmax_loss,
         }.items()
     },
+    "density_loss": Case(
+        lambda mean, target: regard.density_loss(continuous.Paraboloid(mean, covariances(3)), target, CELLS),
+        (normal(3, 2), weights(3, 9)),
+    ),
     "wasserstein.gaussian_w2": Case(
         wasserstein.gaussian_w2, (normal(5, 3), positive(5, 3), normal(5, 3) + 1, positive(5, 3))
     ),
@@ -210,11 +242,11 @@ CASES = {
     "nn.NonLocal3d": module(nn.NonLocal3d(8, "concatenation"), normal(2, 8, 3, 4, 2)),
 }
 NOT_HERE = {
-    "Affinity", "Factored", "Map", "Plan", "Transport", "checks", "continuous", "explain_attend", "native_kernels",
-    "nn", "wasserstein", "continuous.Attended", "continuous.Basis", "continuous.Density", "continuous.Diagnosis",
-    "continuous.Ellipse", "continuous.Fit", "continuous.escort", "continuous.FitMixture", "continuous.Interval",
-    "continuous.MatchMoments", "continuous.SelectMixture", "continuous.Setting", "continuous.grid", "continuous.line",
-    "continuous.thesis", "nn.Learned", "nn.Pooled", "nn.insert_nonlocal",
+    "Affinity", "AttentionSummary", "Factored", "Map", "Plan", "Transport", "checks", "continuous", "explain_attend",
+    "native_kernels", "nn", "wasserstein", "continuous.Attended", "continuous.Basis", "continuous.Density",
+    "continuous.Diagnosis", "continuous.Ellipse", "continuous.Fit", "continuous.escort", "continuous.FitMixture",
+    "continuous.Interval", "continuous.MatchMoments", "continuous.SelectMixture", "continuous.Setting",
+    "continuous.grid", "continuous.line", "continuous.thesis", "nn.Learned", "nn.Pooled", "nn.insert_nonlocal",
 }  # fmt: skip
 """Public names that take no floats: abstract classes, results, values without tensors, sizes."""
 

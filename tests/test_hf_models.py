@@ -21,6 +21,7 @@ SAME = pytest.mark.skipif(transformers.__version__ != VERSION, reason=f"the page
 #: One or two of every kind, and each that once was silently wrong.
 CASES = """
 bert roberta electra gpt2 opt llama mistral gemma3_text stablelm qwen3_next jamba deepseek_v32 gpt_oss t5 bart whisper
+granite_swa gemma2 videoprism_text_model
 vit yolos swin segformer siglip clip layoutlm phi4_multimodal_vision nemotron_asr_streaming_encoder bridgetower
 pix2struct_vision_model maskformer mamba resnet
 bloom codegen xglm gpt_neox_japanese trocr rembert megatron-bert roformer

@@ -23,8 +23,9 @@ LAYERS = [
     {"swav", "scenes"},
     {"vqa"},
     {"importers"},
-    {"demo", "explore", "patches", "report", "thesis"},
+    {"demo", "explore", "looking", "patches", "report", "thesis"},
     {"answering"},
+    {"classify"},
     {"cli"},
 ]
 PACKAGE = {"__init__", "_public"}  # its own files, which hand out the names of the core

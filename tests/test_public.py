@@ -25,6 +25,7 @@ MODULES = (
     "regard.swav",
     "regard.scenes",
     "regard.vqa",
+    "regard.classify",
     "regard.importers",
     "regard.show",
     "regard.report",
@@ -32,7 +33,15 @@ MODULES = (
 )
 NUMBERED = MODULES[:4]  # what docs/math.md is about
 # They list their names for regard itself: rooms of the maps, the kernels, what two commands run.
-OWN = {"regard.maps", "regard.native", "regard.answering", "regard.demo", "regard.patches", "regard.thesis"}
+OWN = {
+    "regard.maps",
+    "regard.native",
+    "regard.answering",
+    "regard.demo",
+    "regard.looking",
+    "regard.patches",
+    "regard.thesis",
+}
 # Tools, results and drop-ins that compute nothing of their own.
 NO_EQUATION = {
     "Ellipse",

@@ -122,6 +122,20 @@ def test_an_error_after_a_signal_is_its_consequence_and_a_problem_is_not():
         work(Problem("the disk is full"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_work_says_nothing(number):
+    """While the interpreter cleans up: a traceback there would be of somebody else's code."""
+    program = f"""
+import atexit, signal, sys
+atexit.register(signal.raise_signal, {int(number)})
+sys.argv = ["regard", "--version"]
+from regard.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_terminable():
     with pytest.raises(Stopped) as stopped, terminable():
         signal.raise_signal(signal.SIGTERM)

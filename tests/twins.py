@@ -246,8 +246,12 @@ TWINS = {
     "attention with a sparse map": Twins(
         forms={"plain": _attend, "native": _attend},
         inputs=_queries_keys_values,
-        shapes=[(2, 600, 700, 8), (512, 513, 3)],
-        settings=[{"map": map_, "causal": causal} for map_ in ("sparsemax", "entmax") for causal in (False, True)],
+        shapes=[(2, 600, 700, 8), (3, 1, 1, 1), (2, 3, 17, 33, 16), (2, 49, 49, 32), (512, 513, 3)],
+        settings=[
+            {"map": map_, "causal": causal}
+            for map_ in ("sparsemax", "entmax", regard.Entmax(1.3), regard.Entmax(1.02))
+            for causal in (False, True)
+        ],
         kernels=("regard_attend_forward", "regard_attend_backward"),
         masks=(False, True),
         dtypes=(torch.float32,),

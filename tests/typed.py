@@ -172,7 +172,7 @@ def answer_once(server, sockets=None):
 
 
 def write_stand_ins(folder):
-    """What the pages call yours: photos/, labelled/ (a folder per class), questions.csv and new.csv about photos/."""
+    """What the pages call yours: photos/, labelled/ (a folder per class), masks/ of it, questions.csv and new.csv."""
     made = torch.Generator().manual_seed(0)
     colours = ("red", "green", "blue")
 
@@ -187,6 +187,10 @@ def write_stand_ins(folder):
         colour = colours[number % len(colours)]
         write(folder / "photos" / f"{number}.jpg", colour)
         write(folder / "labelled" / colour / f"{number}.png", colour)
+        mask = Image.new("L", (56, 40))
+        mask.paste(255, (8, 8, 40, 32))
+        (folder / "masks" / colour).mkdir(parents=True, exist_ok=True)
+        mask.save(folder / "masks" / colour / f"{number}.png")
         rows += [(f"{number}.jpg", "What colour is the thing?", colour)]
         rows += [(f"{number}.jpg", "Is the thing red?", "yes" if colour == "red" else "no")]
     table = functools.partial(open, mode="w", newline="", encoding="utf-8")

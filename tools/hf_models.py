@@ -32,7 +32,8 @@ In each of these models
 
 Eager attention itself misreads a mask in two families: `grounding-dino` adds a boolean one to its scores, and
 `nemotron_asr_streaming` takes a float one for a boolean one. There the comparison is with sdpa attention. `bark` has no
-forward pass, it only generates: the first of its parts, `BarkSemanticModel`, is tested instead.
+forward pass, it only generates: the first of its parts, `BarkSemanticModel`, is tested instead. The weights that eager
+attention returns in `granite_swa` and `granitemoe_swa` sum to one, without what sinks take; those of regard do not.
 
 Types are named as in `config.model_type`. Many are parts of others: `clip_vision_model` is the vision part of `clip`.
 """

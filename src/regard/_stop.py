@@ -102,6 +102,13 @@ class Stop:
             raise Stopped(self.requested, self.kept) from error
 
 
+def ignore_signals() -> None:
+    """For the end of a program, which a signal would only fill with tracebacks; in the main thread only."""
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def current_stop() -> Stop | None:
     """The innermost `Stop` that SIGTERM would be noted by now; None if there is none.
 

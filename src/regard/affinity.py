@@ -59,6 +59,20 @@ class Factored(Affinity):
         """Transformed queries (..., Lq, e) and keys (..., Lk, e)."""
 
 
+class Shifted(Factored):
+    """A factored affinity whose products omit a constant per query, which `omitted` gives (docs/math.md, 6.23)."""
+
+    exact: ClassVar[bool] = False
+
+    @abstractmethod
+    def omitted(self, q: Tensor, k: Tensor) -> Tensor:
+        """What the scores have beyond the products of the factors, (..., Lq, 1)."""
+
+    @abstractmethod
+    def cancelled(self, q: Tensor, k: Tensor) -> Tensor:
+        """The size of the terms that cancel in the products (): times the machine epsilon, the rounding of a score."""
+
+
 def same_width(q: Tensor, k: Tensor) -> None:
     """Check that queries and keys have the same width."""
     if q.shape[-1] != k.shape[-1]:
@@ -201,3 +215,34 @@ class Additive(Affinity):
     def width(self, q: Tensor, k: Tensor) -> int:
         """The width d: one tanh per feature."""
         return q.shape[-1]
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class SoftCap(Affinity):
+    """Soft cap on the scores of another affinity, cap * tanh(s / cap): all lie within +-`cap` (docs/math.md, 1.6).
+
+    `of`: any affinity; shapes and gradients as in it.
+    `cap`: a number > 0; small scores are hardly changed, large ones saturate.
+
+    A bias and a sink of `attend` are not capped.
+
+    >>> SoftCap(Dot(1.0), 5.0).scores(torch.ones(1, 1), torch.tensor([[1.0], [100.0]]))
+    tensor([[0.9869, 5.0000]])
+    """
+
+    of: Affinity
+    cap: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Affinity):
+            _check.complain("of", type(self.of).__name__, "an Affinity object", "For example Dot().", TypeError)
+        _check.number("cap", self.cap, above=0, remedy="Leave the wrapper out for scores without a cap.")
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Score every query against every key."""
+        return self.cap * torch.tanh(self.of.scores(q, k) / self.cap)
+
+    def width(self, q: Tensor, k: Tensor) -> int:
+        """That of `of`, and one for the hyperbolic tangent."""
+        return self.of.width(q, k) + 1

@@ -373,7 +373,10 @@ def test_the_plan(name, map_, how, algorithm):
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native kernels here")
-@pytest.mark.parametrize(("how", "word"), [({"bias": torch.zeros(1)}, "bias"), ({"dropout_p": 0.1}, "dropout")])
+@pytest.mark.parametrize(
+    ("how", "word"),
+    [({"bias": torch.zeros(1, requires_grad=True)}, "gradient of a bias"), ({"dropout_p": 0.1}, "dropout")],
+)
 def test_the_plan_says_what_the_sparse_kernel_lacks(how, word):
     q, k, v = make_inputs(600, 600, dtype=torch.float32)
     plan = explain_attend(q, k, v, map=regard.sparsemax, **how)

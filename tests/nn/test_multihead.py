@@ -335,7 +335,7 @@ def test_the_same_call_gives_the_same_numbers(options):
     )
     for ours, their in zip(signature, theirs, strict=False):
         assert (ours.name, ours.default, ours.kind) == (their.name, their.default, their.kind)
-    assert [x.name for x in signature[len(theirs) :]] == ["affinity", "map"]
+    assert [x.name for x in signature[len(theirs) :]] == ["affinity", "map", "add_sink"]
 
 
 X = torch.zeros(B, LQ, E)

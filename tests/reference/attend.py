@@ -6,6 +6,8 @@ from torch import Tensor
 
 def scores(affinity: object, q: Tensor, k: Tensor) -> Tensor:
     """Each affinity from its definition, one pair of vectors at a time in the last axes."""
+    if type(affinity).__name__ == "SoftCap":
+        return affinity.cap * torch.tanh(scores(affinity.of, q, k) / affinity.cap)
     q, k = q.unsqueeze(-2), k.unsqueeze(-3)
     match type(affinity).__name__:
         case "Dot":
@@ -15,6 +17,8 @@ def scores(affinity: object, q: Tensor, k: Tensor) -> Tensor:
             return torch.einsum("...i,...ij,...j->...", q.expand(*q.shape), affinity.weight, k)
         case "Concatenation":
             return ((affinity.w_q * q).sum(-1) + (affinity.w_k * k).sum(-1)).clamp(min=0)
+        case "Euclidean":
+            return -(q - k).square().sum(-1) / affinity.tau
         case "Additive":
             return (affinity.v * torch.tanh(q + k)).sum(-1)
         case name:
@@ -34,14 +38,20 @@ def attend(
     map: object,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
+    sink: Tensor | None = None,
 ) -> Tensor:
-    """Expectation of the values, with every score in memory; a bias of -inf is a mask."""
+    """Expectation of the values, with every score in memory; a bias of -inf is a mask, a sink a last, lost column."""
     s = scores(affinity, q, k)
     if bias is not None:
         seen = bias > -torch.inf
         s = s + torch.where(seen, bias, 0.0)
         mask = seen.expand(s.shape) if mask is None else seen & mask
-    return map(s, mask=mask) @ v
+    if sink is not None:
+        s = torch.cat([s, sink.expand(*s.shape[:-1], 1)], -1)
+        if mask is not None:
+            mask = torch.cat([mask.expand(*mask.shape[:-1], s.shape[-1] - 1), torch.ones_like(mask[..., :1])], -1)
+    p = map(s, mask=mask)
+    return p[..., : v.shape[-2]] @ v
 
 
 def repeated(x: Tensor, groups: int) -> Tensor:

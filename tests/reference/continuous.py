@@ -225,3 +225,52 @@ def paraboloid_by_rays(
         )[0]
     by_covariance = k * np.linalg.inv(out).T @ total[3:].reshape(2, 2) @ into * -peak
     return total[0] * peak, -2 * peak * total[1:3] @ into, (by_covariance + by_covariance.T) / 2
+
+
+def density_loss(
+    linear: Tensor, quadratic: Tensor, alpha: float, w: Tensor, points: Tensor, sides: Tensor, fine: int = 40
+) -> float:
+    """(3.3) for f(t) = linear.t + t' quadratic t: its map by bisection on A, every integral as a sum of small cells.
+
+    `alpha`: family.
+    `w`: weights of cells, `points` and `sides` of these.
+    `fine`: small cells in a cell of the target along an axis.
+    """
+    d, half = len(linear), -2 * quadratic.numpy()
+    centre = np.linalg.solve(half, linear.numpy())
+
+    def score(t: np.ndarray) -> np.ndarray:
+        return t @ linear.numpy() + ((t @ quadratic.numpy()) * t).sum(-1)
+
+    def density(t: np.ndarray, small: float) -> np.ndarray:
+        f = score(t)
+        low, high = f.max() - 1e7, f.max() + 1e7
+        for _ in range(90):
+            middle = (low + high) / 2
+            with np.errstate(over="ignore"):
+                x = f - middle
+                p = np.exp(x) if alpha == 1 else np.maximum(1 + (alpha - 1) * x, 0) ** (1 / (alpha - 1))
+                low, high = (middle, high) if p.sum() * small > 1 else (low, middle)
+        return p
+
+    def omega(p: np.ndarray, volume: float) -> float:
+        if alpha == 1:
+            return float((p * np.log(np.where(p > 0, p, 1))).sum() * volume)
+        return float(((p**alpha).sum() * volume - 1) / (alpha * (alpha - 1)))
+
+    # A box around the mean, in the axes of the score: first a wide one, then one just around what has mass.
+    lower, radius = np.linalg.cholesky(np.linalg.inv(half)), 60.0
+    for n in (400, 400, 400):
+        axis = ((np.arange(n) + 0.5) / n * 2 - 1) * radius
+        u = np.stack(np.meshgrid(*[axis] * d, indexing="ij"), -1).reshape(-1, d)
+        small = (2 * radius / n) ** d * abs(np.linalg.det(lower))
+        t = centre + u @ lower.T
+        p = density(t, small)
+        inside = np.abs(u[p > 1e-14 * p.max()]).max()
+        radius = min(radius, 1.02 * inside + 2 * radius / n)
+    conjugate = float((p * score(t)).sum() * small) - omega(p, small)
+    volume = float(sides.prod())
+    middles = (np.arange(fine) + 0.5) / fine - 0.5
+    offsets = np.stack(np.meshgrid(*[middles] * d, indexing="ij"), -1).reshape(-1, d) * sides.numpy()
+    expected = sum(x * float(score(at + offsets).mean()) for x, at in zip(w.tolist(), points.numpy(), strict=True))
+    return conjugate + omega(w.numpy() / volume, volume) - expected

@@ -31,6 +31,25 @@ def sinkhorn(scores, eps, iterations):
     return q * q.shape[0]
 
 
+def teacher_centering(logits, temperature, iterations, shift=None):
+    """The centering of DINOv2's and iBOT's teacher from its description, in the dtype of the logits, entry by entry
+    of the plan: exponentials, all over their sum; prototypes to the same share, samples to the same share, in turn.
+
+    `shift`: what is subtracted from the logits first: "batch", "row", or None, as described.
+    """
+    if shift is not None:
+        logits = logits - (logits.max() if shift == "batch" else logits.max(1, keepdim=True).values)
+    plan = torch.exp(logits / temperature)
+    samples, prototypes = plan.shape
+    plan = plan / plan.sum()
+    for _ in range(iterations):
+        for k in range(prototypes):
+            plan[:, k] = plan[:, k] / plan[:, k].sum() / prototypes
+        for n in range(samples):
+            plan[n] = plan[n] / plan[n].sum() / samples
+    return plan * samples
+
+
 def resample(row, start, length, size):
     """One row of pixels, cut and resized as PIL's BILINEAR does it: a triangle as wide as a step, or a pixel."""
     step = length / size

@@ -15,6 +15,7 @@ from regard.wasserstein.affinities import (
     Distance,
     EmpiricalW2,
     EntropicW2,
+    Euclidean,
     GaussianW2,
     HistogramW1,
     Unsquared,
@@ -23,11 +24,13 @@ from regard.wasserstein.affinities import (
 AFFINITIES = {
     "gaussian": GaussianW2(tau=0.7),
     "empirical": EmpiricalW2(tau=0.7),
+    "euclidean": Euclidean(tau=0.7),
     "unsquared": Unsquared(GaussianW2(), tau=0.7),
     "bures": BuresW2(2, 2, tau=0.7),
     "histogram": HistogramW1(tau=0.7),
     "entropic": EntropicW2(2, eps=1.0, tau=0.7),
 }
+EMBEDDED = ["gaussian", "empirical", "euclidean"]
 each_affinity = pytest.mark.parametrize("affinity", AFFINITIES.values(), ids=AFFINITIES)
 
 
@@ -51,6 +54,7 @@ def test_scores_are_those_of_the_distances() -> None:
     q, k = torch.rand(3, 6, dtype=torch.float64), torch.rand(4, 6, dtype=torch.float64)
     cases = [
         (GaussianW2(), -(gaussian_w2(q[:, :3], q[:, 3:], k[:, :3], k[:, 3:], pairwise=True) ** 2)),
+        (Euclidean(), -((q[:, None] - k) ** 2).sum(-1)),
         (EmpiricalW2(), -(wasserstein_1d(q, k, 2, pairwise=True) ** 2)),
         (HistogramW1(), -histogram_wasserstein(q.softmax(-1), k.softmax(-1), pairwise=True)),
         (EntropicW2(3), -entropic_wasserstein(q.view(3, 2, 3), k.view(4, 2, 3), pairwise=True, iterations=200)),
@@ -61,7 +65,7 @@ def test_scores_are_those_of_the_distances() -> None:
         torch.testing.assert_close(affinity.scores(q, k), expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("affinity", [AFFINITIES["gaussian"], AFFINITIES["empirical"]], ids=["gaussian", "empirical"])
+@pytest.mark.parametrize("affinity", [AFFINITIES[name] for name in EMBEDDED], ids=EMBEDDED)
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_factors_differ_from_scores_by_a_constant_of_the_query(affinity: GaussianW2, offset: float) -> None:
     q, k = packed(affinity, 2, 5, offset=offset), packed(affinity, 2, 7, offset=offset)
@@ -108,6 +112,8 @@ def test_tau_can_be_learned_for_each_head() -> None:
         (lambda: GaussianW2(tau=0.0), "tau: got 0"),
         (lambda: GaussianW2().scores(torch.ones(2, 3), torch.ones(2, 3)), "q or k: got width 3"),
         (lambda: GaussianW2().factors(-torch.ones(2, 4), torch.ones(2, 4)), "q or k: got a negative scale"),
+        (lambda: Euclidean(-1.0), "tau: got -1"),
+        (lambda: Euclidean().scores(torch.ones(2, 5), torch.ones(2, 4)), "k: got shape"),
         (lambda: BuresW2(2).scores(torch.ones(2, 5), torch.ones(2, 5)), "q or k: got width 5"),
         (lambda: EntropicW2(2).scores(torch.ones(2, 5), torch.ones(2, 5)), "q or k: got width 5"),
     ],

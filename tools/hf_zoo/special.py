@@ -157,6 +157,9 @@ MISREAD: dict[str, Any] = {
     "nemotron_asr_streaming_encoder": "sdpa",
 }
 
+#: Where eager attention returns weights that sum to one, without what its sinks take of them.
+WITHOUT_SINKS = ("granite_swa", "granitemoe_swa")
+
 #: Which class is built where the whole model has no forward pass, but only generates.
 STANDS_FOR: dict[str, Any] = {"bark": BarkSemanticModel}
 

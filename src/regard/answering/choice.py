@@ -19,11 +19,12 @@ class BackboneChoice:
     about: str
     untrained: bool = False
     stages: bool = False
+    found: bool = False  # on this machine, without having been asked for
 
     @property
     def sentences(self) -> list[str]:
         """What is said about it before it is used."""
-        lines = [f"backbone: {self.about}"]
+        lines = [f"backbone: {self.about}{' (another: --backbone)' if self.found else ''}"]
         if self.untrained:
             lines.append(
                 "warning: untrained features know little about photographs. Better: "
@@ -46,5 +47,5 @@ def choose_backbone(name: str | None, runs: Path) -> BackboneChoice:
         random = is_untrained(name)
         return BackboneChoice(name, f"{name}{', random weights' if random else ''}", random, random)
     for found in found_backbones(runs):
-        return BackboneChoice(found.name, f"{found.about} (another: --backbone)")
+        return BackboneChoice(found.name, found.about, found=True)
     return BackboneChoice("small", "small, random weights, as there is no pretrained one on this machine", True, True)

@@ -13,6 +13,8 @@ from regard.attention.call import Call
 from regard.attention.choice import context_of, plan_of
 from regard.attention.fused import usual_softmax
 from regard.attention.grouped_queries import GroupedQueries
+from regard.attention.precision import precise
+from regard.attention.sink import with_sink
 from regard.maps.entmax import softmax
 
 
@@ -26,6 +28,7 @@ def attend(
     *,
     causal: Causal = False,
     bias: Tensor | None = None,
+    sink: float | Tensor | None = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
 ) -> Tensor:
@@ -44,15 +47,18 @@ def attend(
       the next one two. They differ where Lq and Lk do. Default False.
     - `bias`: floating-point, broadcasts to (..., Lq, Lk), added to the scores (1.5): -inf leaves a key out, any other
       number is a number, however low. The computation is in the wider dtype of `q` and `bias`; default None.
+    - `sink`: the score of one more key, whose value is zero (4.8): it takes weight from the others, so that a query may
+      attend to nothing. A number, or a tensor that broadcasts to (..., Lq, 1), so (H, 1, 1) for one per head, which can
+      be learned. No mask hides it. For maps whose weights have a fixed total in each row; default None.
     - `dropout_p`: the share of weights that are set to zero, while the others are scaled up; pass zero outside of
       training; default 0.
     - `enable_gqa`: `q` has a multiple of the heads (axis -3) of `k` and `v`, and consecutive heads share
       one; keys and values are copied only where the affinity or the map has tensors; default False.
 
     The result is that of the obvious program (scores, map, product), to rounding; `explain_attend` says which
-    algorithm computes it. Differentiable in q, k, v, the bias and the parameters of the affinity and the map; twice
-    too, except by the fused algorithm, whose kernel has no second derivative and says so. A query with no key left gets
-    zeros, and zero gradients. Half precision is computed in float32.
+    algorithm computes it. Differentiable in q, k, v, the bias, the sink and the parameters of the affinity and the
+    map; twice too, except by the fused algorithm, whose kernel has no second derivative and says so. A query with no
+    key left gets zeros, and zero gradients. Half precision is computed in float32.
 
     >>> import torch
     >>> q, k, v = torch.randn(2, 5, 4), torch.randn(2, 7, 4), torch.randn(2, 7, 3)
@@ -64,11 +70,14 @@ def attend(
     torch.Size([2, 5, 3])
     >>> attend(q, k, v, bias=-torch.arange(7.0), causal="upper-left").shape  # nearer keys are preferred
     torch.Size([2, 5, 3])
+    >>> attend(torch.zeros(1, 4), torch.zeros(3, 4), torch.ones(3, 1), sink=0.0)  # a quarter of the weight is lost
+    tensor([[0.7500]])
     """
-    bare = mask is None and bias is None and not causal and dropout_p == 0
+    bare = mask is None and bias is None and sink is None and not causal and dropout_p == 0
     if bare and (usual := usual_softmax(q, k, v, affinity, map)) is not None:
         return usual
     call = Call.of(q, k, v, affinity, map, mask, causal=causal, bias=bias, dropout_p=dropout_p, enable_gqa=enable_gqa)
+    call = with_sink(precise(call), sink)
     groups = GroupedQueries.of(call) if enable_gqa else None
     return context_of(call) if groups is None else groups.joined([context_of(part) for part in groups.parts])
 
@@ -83,12 +92,13 @@ def explain_attend(
     *,
     causal: Causal = False,
     bias: Tensor | None = None,
+    sink: float | Tensor | None = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
 ) -> Plan:
     """The exact algorithm that `attend` takes for these arguments, and its cost (docs/math.md, 4.2 to 4.6).
 
-    It reads no values: where a sparse map has a large support, `attend` falls back to a dense algorithm.
+    It reads no values but those of a tensor of alphas.
 
     >>> import torch
     >>> x = torch.zeros(1, 4096, 64)
@@ -99,8 +109,8 @@ def explain_attend(
     blocks: 512 queries at a time against all keys, computed again for the gradient; time O(Lq Lk d), memory O(512 Lk)
     """
     call = Call.of(q, k, v, affinity, map, mask, causal=causal, bias=bias, dropout_p=dropout_p, enable_gqa=enable_gqa)
+    call = with_sink(call, sink)
     groups = GroupedQueries.of(call) if enable_gqa else None
-    if groups is None:
-        return plan_of(call)
-    plan = plan_of(groups.parts[0])
-    return replace(plan, how=f"{plan.how}, {groups.how}")
+    plan = plan_of(call if groups is None else groups.parts[0])
+    how = [plan.how] + (["the sink as one more key"] if sink is not None else [])
+    return replace(plan, how=", ".join(how if groups is None else [*how, groups.how]))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard import _check, native
-from regard.affinity import Dot, Factored, same_width
+from regard.affinity import Affinity, Dot, Factored, same_width
 
 SCORES_FORMED = 1 << 21  # numbers in a block of scores, where they have to be formed for the check
 
@@ -84,14 +84,16 @@ def largest(argument: str, x: Tensor) -> float:
     return top
 
 
-def finite_parameters(thing: Any) -> None:
-    """Check that the tensors of an affinity are finite."""
+def finite_parameters(thing: Any, argument: str = "affinity") -> None:
+    """Check that the tensors of an affinity are finite, also those of one inside it. `argument` is its name."""
     if torch.compiler.is_compiling() or not is_dataclass(thing):
         return
     for field in fields(thing):
         x = getattr(thing, field.name)
         if isinstance(x, Tensor) and x.is_floating_point():
-            largest(f"affinity.{field.name}", x)
+            largest(f"{argument}.{field.name}", x)
+        elif isinstance(x, Affinity):
+            finite_parameters(x, f"{argument}.{field.name}")
 
 
 def _largest(x: Tensor) -> float:

@@ -8,6 +8,7 @@ from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Causal, Map
 from regard.attention.call import Call
 from regard.attention.grouped_queries import GroupedQueries
+from regard.attention.sink import with_sink
 from regard.maps.entmax import softmax
 
 
@@ -20,9 +21,12 @@ def attention_weights(
     *,
     causal: Causal = False,
     bias: Tensor | None = None,
+    sink: float | Tensor | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
     """The weights p themselves (docs/math.md, 4.1), (..., Lq, Lk); arguments as in `attend`, which needs less memory.
+
+    With a `sink` they are those of the keys: what they lack of their total is the sink's.
 
     >>> import torch
     >>> attention_weights(torch.zeros(2, 4), torch.zeros(2, 4), causal=True)
@@ -30,8 +34,10 @@ def attention_weights(
             [0.5000, 0.5000]])
     """
     call = Call.of(q, k, None, affinity, map, mask, causal=causal, bias=bias, enable_gqa=enable_gqa)
+    call = with_sink(call, sink)
     groups = GroupedQueries.of(call) if enable_gqa else None
-    return _weights(call) if groups is None else groups.joined([_weights(part) for part in groups.parts])
+    p = _weights(call) if groups is None else groups.joined([_weights(part) for part in groups.parts])
+    return p if sink is None else p[..., 1:]
 
 
 def weights_of(

@@ -5,6 +5,7 @@ Help, `--version` and completion import these modules and no torch: what is heav
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import sys
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 # The help's groups, and the modules of this package in each; a module has a function add(app).
 GROUPS = {
-    "Start here": ("demo", "maps", "doctor"),
+    "Start here": ("demo", "classify", "maps", "doctor"),
     "A backbone from pictures": ("pretrain", "finetune", "evaluate", "export"),
     "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "report", "compare", "thesis"),
-    "Look and measure": ("explore", "bench"),
+    "Look and measure": ("look", "explore", "bench"),
 }
 
 STOPPED = 130  # the exit status after ctrl-c
@@ -50,7 +51,7 @@ def main() -> None:
     if "--debug" in arguments:  # before the command or after it
         arguments.remove("--debug")
         os.environ["REGARD_DEBUG"] = "1"
-    from regard._stop import terminable
+    from regard._stop import ignore_signals, terminable
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no text in its encoding
@@ -66,6 +67,8 @@ def main() -> None:
             if isinstance(error, SystemExit) or os.environ.get("REGARD_DEBUG"):
                 raise
             _complain(error.__cause__ if isinstance(error, _Interrupted) and error.__cause__ else error)
+        finally:
+            atexit.register(ignore_signals)  # the last one is called first
 
 
 def _command_in(arguments: list[str]) -> str | None:

@@ -8,11 +8,14 @@ with attention code of their own keep it, with a warning: see `check`, and docs/
     regard_sparsemax    sparsemax
     regard_entmax15     entmax with alpha = 1.5
     regard_entmax       entmax with one learned alpha per head: see `learn_alpha`
+    regard_sigmoid      a sigmoid of each score minus log n, for n keys that a query sees: no sum is fixed
     regard_sinkhorn     doubly stochastic, for models that are not causal
     regard_w2           softmax of minus squared Wasserstein distances: heads are [mean, scale] of Gaussians
     regard_continuous_softmax, regard_continuous_sparsemax
                         for vision transformers: each query has a density over the grid of patches, a Gaussian or a
                         truncated paraboloid, and weights on the tokens before them (class, registers, distillation)
+
+`watch(model)` records what every attention of a model looks at, whatever its `attn_implementation`.
 """
 
 from __future__ import annotations
@@ -26,8 +29,11 @@ from regard.hf._attention import attentions
 from regard.hf._continuous import continuous_attentions
 from regard.hf._masks import float_mask
 from regard.hf._reach import Reach, reach
+from regard.hf._seen import Recording, Seen
+from regard.hf._tokens import Span, Tokens, Windows
+from regard.hf._watching import watch
 
-__all__ = ["check", "learn_alpha", "register"]
+__all__ = ["Recording", "Seen", "Span", "Tokens", "Windows", "check", "learn_alpha", "register", "watch"]
 
 
 def register() -> tuple[str, ...]:

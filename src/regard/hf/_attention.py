@@ -11,18 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from regard import _check
-from regard.affinity import Affinity, Dot
+from regard.affinity import Affinity, Dot, SoftCap
 from regard.attention.arguments import Map
-from regard.hf._masks import mask_and_bias
+from regard.hf._masks import mask_and_bias, sigmoid_bias
 from regard.hf._reach import mark
 from regard.maps.entmax import Entmax, Softmax, Sparsemax
+from regard.maps.gates import Gate
 from regard.maps.sinkhorn import Sinkhorn
 from regard.nn._heads import attend_heads
 from regard.nn.learned import Entmax as LearnedEntmax
 from regard.wasserstein.affinities import GaussianW2
 
 #: Arguments of attention functions that change the result and that regard does not implement.
-UNKNOWN = ("softcap", "s_aux", "cache", "block_indices")
+UNKNOWN = ("cache", "block_indices")
 
 
 def attentions() -> dict[str, Callable[..., tuple[Tensor, Tensor | None]]]:
@@ -33,6 +34,7 @@ def attentions() -> dict[str, Callable[..., tuple[Tensor, Tensor | None]]]:
         "regard_sparsemax": (dot, Sparsemax()),
         "regard_entmax15": (dot, Entmax(1.5)),
         "regard_entmax": (dot, None),
+        "regard_sigmoid": (dot, Gate()),
         "regard_sinkhorn": (dot, Sinkhorn(iterations=100, tol=1e-3)),
         # -|q - k|^2 / tau contains 2 / tau times the inner product: this tau gives it the scale of the model.
         "regard_w2": (lambda scaling: GaussianW2(tau=2 / scaling), Softmax()),
@@ -52,9 +54,13 @@ def output_recorder() -> Any:
     return _active_collector
 
 
-def refuse_unknown(keywords: dict[str, Any]) -> None:
-    """Refuse arguments of an attention function that change its result in a way that regard does not implement."""
-    for name in UNKNOWN:
+def refuse_unknown(keywords: dict[str, Any], also: tuple[str, ...] = ()) -> None:
+    """Refuse arguments of an attention function that change its result in a way that regard does not implement.
+
+    `keywords`: the arguments.
+    `also`: names that this attention function does not implement, beside `UNKNOWN`; default none.
+    """
+    for name in UNKNOWN + also:
         if keywords.get(name) is not None:
             remedy = "This model needs an attention of its own; load it with attn_implementation='eager'."
             _check.complain(name, type(keywords[name]).__name__, "None", remedy, NotImplementedError)
@@ -73,6 +79,8 @@ def attention(
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     indices: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     recorder: Any = None,
     **keywords: Any,
 ) -> tuple[Tensor, Tensor | None]:
@@ -91,6 +99,8 @@ def attention(
     size is filled.
     `position_bias`: added to the scores; default None.
     `indices`: the only keys that a query may see, where the model selects them, (B, Lq, n); default None.
+    `softcap`: bound of the scores before biases, cap * tanh(s / cap); default None.
+    `s_aux`: scores of sinks, one per head, (H,): keys without a value; default None.
     `recorder`: transformers' own, which knows the requested outputs; default None.
     `keywords`: further arguments of transformers; those in `UNKNOWN` must be None.
     """
@@ -115,16 +125,21 @@ def attention(
         mask = chosen if mask is None else mask & chosen
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
+    if isinstance(map, Gate):
+        few = sigmoid_bias(mask, causal, length, key.shape[2], query)
+        bias = few if bias is None else bias + few
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scored = affinity(scaling) if softcap is None else SoftCap(affinity(scaling), float(softcap))
     c, p = attend_heads(
         query,
         key,
         value,
-        affinity(scaling),
+        scored,
         _learned_map(module) if map is None else map,
         mask,
         causal=causal,
         bias=bias,
+        sink=None if s_aux is None else s_aux.reshape(-1, 1, 1),
         dropout=dropout,
         need_weights=weights_wanted(module, keywords, recorder),
     )

@@ -56,7 +56,7 @@ def attend_grid(
     the patches. Arguments as in `regard.hf._attention.attention`; there is no mask, as pictures have no padding.
     """
     mark(module, query.shape[1])
-    refuse_unknown(keywords)
+    refuse_unknown(keywords, ("softcap", "s_aux"))
     if (groups := query.shape[1] // key.shape[1]) > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     shape = _grid_of(name, module, query, key)

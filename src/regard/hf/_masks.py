@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, NamedTuple
 
@@ -84,3 +85,24 @@ def mask_and_bias(attention_mask: Tensor, queries: int, keys: int) -> MaskAndBia
     if readable and bool((left_out | (added == 0)).all()):
         return MaskAndBias(~left_out, None, False)
     return MaskAndBias(~left_out, added.masked_fill(left_out, 0.0), False)
+
+
+def sigmoid_bias(mask: Tensor | None, causal: bool, queries: int, keys: int, like: Tensor) -> Tensor:
+    """-log n for sigmoid attention, which makes its weights sum to about one at first; n is the number of keys that a
+    query sees, so that padding and a cache change nothing: broadcasts to (B, H, Lq, Lk).
+
+    `mask`: True where a key takes part, or None.
+    `causal`: whether query i sees the keys 0 to i.
+    `queries`, `keys`: their numbers.
+    `like`: a tensor with the device; the bias has at least float32.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    if mask is not None:
+        seen = mask.expand(*mask.shape[:-1], keys)
+        seen = seen if not causal else seen & torch.ones(queries, keys, dtype=torch.bool, device=like.device).tril()
+        count = seen.sum(-1, keepdim=True).clamp(min=1)
+    elif causal:
+        count = torch.arange(1, queries + 1, device=like.device).clamp(max=keys).unsqueeze(-1)
+    else:
+        return torch.full((1, 1), -math.log(keys), dtype=dtype, device=like.device)
+    return -count.to(dtype).log()

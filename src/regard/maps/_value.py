@@ -8,6 +8,7 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor
 
+from regard import _check
 from regard._repr import named, shown
 
 
@@ -21,6 +22,7 @@ class MapValue:
     function: ClassVar[Callable[..., Any]]
     __match_args__: ClassVar[tuple[str, ...]]  # the names of the parameters, which a dataclass lists here
     name_defaults: ClassVar[Mapping[str, Any]] = {}  # of a name without a number, for parameters without default
+    competes: ClassVar[bool] = True  # whether the entries of a row share a fixed total, so that a sink takes from it
 
     def __call__(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
         """Weights with the shape of `s`, a distribution along `dim`."""
@@ -41,6 +43,13 @@ class MapValue:
     def with_parameters(self, **changed: Any) -> MapValue:
         """The same map with other values of some parameters."""
         return replace(self, **changed)
+
+    def with_sink(self) -> MapValue:
+        """The same map for rows with one more score in front, that of a sink (4.8)."""
+        if not self.competes:
+            expected = "a map whose weights share a fixed total in each row alone"
+            _check.complain("sink", f"one with {self!r}", expected, "Use softmax, sparsemax, entmax, or no sink.")
+        return self
 
     def simplest(self) -> MapValue:
         """The same map in its simplest form: entmax with alpha 2 is sparsemax."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ class Gate(MapValue):
     bias: float | Tensor = 0.0
     tau: float | Tensor = 1.0
     function = gate
+    competes: ClassVar[bool] = False
 
 
 def inverse(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from torch import Tensor
 
@@ -41,3 +41,4 @@ class Mean(MapValue):
     """
 
     function = mean
+    competes: ClassVar[bool] = False

@@ -39,6 +39,14 @@ def usable(*tensors: Tensor) -> bool:
     return library() is not None
 
 
+def reachable(*tensors: Tensor) -> bool:
+    """Whether there are kernels, and they can read these: CPU tensors with memory, of any dtype."""
+    for x in tensors:
+        if not x.is_cpu or not readable_memory(x):
+            return False
+    return library() is not None
+
+
 def readable_memory(x: Tensor) -> bool:
     """Whether a kernel can read the memory of x: it is neither a fake nor a wrapped tensor."""
     return type(x) in _REAL and not in_transform(x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-INTERFACE = 7  # changes with every signature below, and with the meaning of an argument
+INTERFACE = 8  # changes with every signature below, and with the meaning of an argument
 
 
 class Argument(NamedTuple):
@@ -77,34 +77,54 @@ def _scale(T: str) -> Signature:
     return Signature((*inputs, *outputs, *_sizes("count", "rows", "k"), THREADS))
 
 
-def _attend_forward() -> Signature:
-    inputs = _reads("scores", "float", "rows", "n"), _reads("v", "float", "n", "d")
-    outputs = (
-        _writes("out", "float", "rows", "d"),
-        _writes("place", "int32_t", "rows", "room"),
-        _writes("weight", "float", "rows", "room"),
-        _writes("count", "int32_t", "rows"),
+def _extras() -> tuple[Argument, ...]:
+    """What is added to scores, or hides them, and the alphas: matrices, and which of them each head has."""
+    return (
+        _reads("mask", "uint8_t", "masks", "mask_rows", "n"),
+        _reads("mask_of", "int64_t", "heads"),
+        _reads("bias", "float", "biases", "bias_rows", "n"),
+        _reads("bias_of", "int64_t", "heads"),
+        _reads("alpha", "double", "alphas"),
     )
-    return Signature((*inputs, *outputs, *_sizes("rows", "n", "d", "room"), *_numbers("alpha"), THREADS))
+
+
+_ATTENTION = _sizes("heads", "rows", "n", "e", "d", "masks", "mask_rows", "biases", "bias_rows", "alphas", "diagonal")
+
+
+def _attend_forward() -> Signature:
+    row, key = ("heads", "rows"), ("heads", "n")
+    inputs = _reads("q", "float", *row, "e"), _reads("k", "float", *key, "e"), _reads("v", "float", *key, "d")
+    outputs = (
+        _writes("out", "float", *row, "d"),
+        _writes("start", "int64_t", "kept", *row),
+        _writes("count", "int32_t", "kept", *row),
+        _writes("edge", "double", "kept", *row, 3),
+        _writes("place", "int32_t", "room"),
+        _writes("weight", "float", "room"),
+    )
+    sizes = *_ATTENTION, *_sizes("kept", "room"), *_numbers("scale")
+    return Signature((*inputs, *_extras(), *outputs, *sizes, THREADS))
 
 
 def _attend_backward() -> Signature:
-    inputs = (
-        _reads("q", "float", "rows", "e"),
-        _reads("k", "float", "n", "e"),
-        _reads("v", "float", "n", "d"),
-        _reads("grad", "float", "rows", "d"),
-        _reads("place", "int32_t", "rows", "room"),
-        _reads("weight", "float", "rows", "room"),
-        _reads("count", "int32_t", "rows"),
+    row, key = ("heads", "rows"), ("heads", "n")
+    inputs = _reads("q", "float", *row, "e"), _reads("k", "float", *key, "e"), _reads("v", "float", *key, "d")
+    supports = (
+        _reads("start", "int64_t", *row),
+        _reads("count", "int32_t", *row),
+        _reads("edge", "double", *row, 3),
+        _reads("place", "int32_t", "room"),
+        _reads("weight", "float", "room"),
     )
     outputs = (
-        _writes("slope", "float", "rows", "room"),
-        _writes("dq", "float", "rows", "e"),
-        _writes("dk", "float", "n", "e"),
-        _writes("dv", "float", "n", "d"),
+        _writes("dq", "float", *row, "e"),
+        _writes("dk", "float", "parts", *key, "e"),
+        _writes("dv", "float", "parts", *key, "d"),
+        _writes("dalpha", "double", "learned", "parts", "heads"),
     )
-    return Signature((*inputs, *outputs, *_sizes("rows", "n", "e", "d", "room"), *_numbers("alpha"), THREADS))
+    sizes = *_ATTENTION, *_sizes("room", "parts", "learned"), *_numbers("scale")
+    grad = _reads("grad", "float", *row, "d")
+    return Signature((*inputs, grad, *_extras(), *supports, *outputs, *sizes, THREADS))
 
 
 def _chords() -> Signature:

@@ -1,124 +1,321 @@
-// Attention by maps with few nonzero weights: what has no weight is skipped, forward and backward.
+// Attention by maps with few nonzero weights: what has no weight is skipped, forward and backward (docs/math.md, 4.7).
+//
+// A thread takes one head, or some queries of one, at a time. Scores of a block of queries are formed in its cache, the
+// support of each row is found, and only the values with weight are read. What the backward pass needs is the support, a
+// list of keys and weights; of a row whose list would be long only the threshold is kept, and its weights are computed
+// again from the scores.
 
-#include "support.h"
+#include <atomic>
+
+#include "row_slopes.h"
+#include "row_support.h"
 
 namespace {
 
-INLINE void accumulate(float* out, const float* x, float w, int64_t d) {
-    SIMD()
-    for (int64_t e = 0; e < d; ++e) out[e] += w * x[e];
+// Something for each pair of a query and a key: `rows` of them, or one for all, in each of `count` matrices, of which
+// head h has number of[h]. None if count is zero.
+template <typename T>
+struct Pairs {
+    const T* at;
+    const int64_t* of;
+    int64_t count, rows;
+    const T* row(int64_t h, int64_t i, int64_t n) const { return at + (of[h] * rows + (rows > 1 ? i : 0)) * n; }
+};
+
+// What is computed, as Python passes it. Query i sees the keys up to i + diagonal.
+struct Attention {
+    const float *q, *k, *v;
+    Pairs<uint8_t> mask;
+    Pairs<float> bias;
+    const double* alphas;
+    int64_t heads, rows, n, e, d, per_head, diagonal;
+    float scale;
+    double alpha(int64_t h) const { return alphas[per_head ? h : 0]; }
+    int64_t seen(int64_t i) const { return std::max<int64_t>(0, std::min(n, i + diagonal + 1)); }
+};
+
+// The supports of all rows. Row i has count[i] keys, from start[i] on in `place` and `weight`, or start[i] is -1.
+// The pointers are those of constants in the backward pass.
+template <typename Start, typename Count, typename Weight, typename Number>
+struct SupportsOf {
+    Start* start;
+    Count *count, *place;
+    Weight* weight;
+    Number* edge;  // three numbers a row, `Edge`
+};
+typedef SupportsOf<int64_t, int32_t, float, double> Supports;
+typedef SupportsOf<const int64_t, const int32_t, const float, const double> KnownSupports;
+
+// Memory of a thread.
+struct Workspace {
+    std::vector<float> keys, values, scores, weights, slope, hold, list;
+    std::vector<int32_t> place;
+    int64_t keys_of = -1, values_of = -1;  // heads whose keys and values are packed
+    double largest_key = 0;
+    void forget() { keys_of = values_of = -1; }
+    void release() {  // what is large is not kept between calls
+        if (keys.size() + values.size() + scores.size() + weights.size() > (1 << 20)) *this = Workspace();
+    }
+};
+
+Workspace& workspace() {
+    static thread_local Workspace own;
+    return own;
 }
 
-INLINE float product(const float* x, const float* y, int64_t d) {
-    float sum = 0;
-    SIMD(reduction(+ : sum))
-    for (int64_t e = 0; e < d; ++e) sum += x[e] * y[e];
-    return sum;
+template <typename T>
+INLINE T* fitted(std::vector<T>& x, int64_t n) {
+    if (static_cast<int64_t>(x.size()) < n) x.resize(n);
+    return x.data();
+}
+
+// Rows in a block: their scores stay in the cache, and are enough to make use of each packed key.
+INLINE int64_t block_of(int64_t n) {
+    return std::max<int64_t>(2 * tall, std::min<int64_t>(16 * tall, 65536 / padded(n) / tall * tall));
+}
+
+constexpr double range = 8e37;  // a quarter of the largest float: products below it cannot overflow when summed
+constexpr double small = 1e30;  // lost in rounding beside the largest float, so that adding to that cannot overflow
+
+// The keys of a head, packed and scaled.
+static void pack_keys(const Attention& c, int64_t h, Workspace& w) {
+    if (w.keys_of != h) pack(c.k + h * c.n * c.e, c.n, c.e, c.scale, fitted(w.keys, padded(c.n) * c.e));
+    w.keys_of = h;
+}
+
+// Scores of the queries first to last of a head, with mask and bias; rows are padded(n) apart.
+static void score(const Attention& c, int64_t h, int64_t first, int64_t last, Workspace& w) {
+    const int64_t step = padded(c.n), seen = c.seen(last - 1);
+    float* scores = fitted(w.scores, block_of(c.n) * step);
+    inner_products(c.q + (h * c.rows + first) * c.e, last - first, c.e, w.keys.data(), c.n, seen, scores, step);
+    const float hidden = -std::numeric_limits<float>::infinity();
+    for (int64_t i = first; i < last; ++i) {
+        float* x = scores + (i - first) * step;
+        const int64_t keys = c.seen(i);
+        if (c.bias.count > 0) {
+            const float* more = c.bias.row(h, i, c.n);
+            SIMD()
+            for (int64_t j = 0; j < keys; ++j) x[j] += more[j];
+        }
+        if (c.mask.count > 0) {
+            const uint8_t* takes_part = c.mask.row(h, i, c.n);
+            SIMD()
+            for (int64_t j = 0; j < keys; ++j) x[j] = takes_part[j] ? x[j] : hidden;
+        }
+        std::fill(x + keys, x + padded(keys), hidden);
+    }
+}
+
+INLINE bool below_infinity(const float* x, int64_t n) {
+    float wrong = 0;
+    SIMD(reduction(+ : wrong))
+    for (int64_t i = 0; i < n; ++i) wrong += x[i] < std::numeric_limits<float>::infinity() ? 0.0f : 1.0f;
+    return wrong == 0;
+}
+
+// A share of the memory for supports, taken from all of it a chunk at a time.
+struct Store {
+    std::atomic<int64_t>& used;
+    int64_t room, next, end;
+    int64_t take(int64_t n) {
+        if (next + n > end) {
+            const int64_t chunk = std::max<int64_t>(n, 8192), from = used.fetch_add(chunk);
+            if (from + chunk > room) return -1;
+            next = from;
+            end = from + chunk;
+        }
+        next += n;
+        return next - n;
+    }
+};
+
+// Contexts of the queries first to last of a head. False for a number that is not finite.
+static bool forward_rows(const Attention& c, int64_t h, int64_t first, int64_t last, float* out, const Supports* kept,
+                         Store& store, Workspace& w) {
+    const float* v = c.v + h * c.n * c.d;
+    if (w.keys_of != h) {
+        w.largest_key = largest_absolute(c.k + h * c.n * c.e, c.n * c.e);
+        if (!(double(largest_absolute(v, c.n * c.d)) * double(c.n) < range)) return false;
+    }
+    pack_keys(c, h, w);
+    const double queries = largest_absolute(c.q + (h * c.rows + first) * c.e, (last - first) * c.e);
+    const double most = queries * w.largest_key * double(c.e) * std::max(1.0, std::abs(double(c.scale)));
+    if (!(most < (c.bias.count > 0 ? small : range))) return false;
+    const int64_t block = block_of(c.n), step = padded(c.n);
+    const double alpha = c.alpha(h);
+    float* list = fitted(w.list, step + wide);
+    int32_t* place = fitted(w.place, step + wide);
+    for (int64_t a = first; a < last; a += block) {
+        const int64_t b = std::min(a + block, last);
+        score(c, h, a, b, w);
+        for (int64_t i = a; i < b; ++i) {
+            const float* x = w.scores.data() + (i - a) * step;
+            if (c.bias.count > 0 && !below_infinity(x, c.seen(i))) return false;
+            const Row support = support_of(x, c.seen(i), alpha, list, place);
+            if (support.count < 0) return false;
+            const int64_t row = h * c.rows + i, found = support.count;
+            gather(v, c.d, place, list, found, out + row * c.d);
+            if (kept == nullptr) continue;
+            kept->count[row] = static_cast<int32_t>(found);
+            std::memcpy(kept->edge + 3 * row, &support.edge, sizeof(Edge));
+            const int64_t at = 2 * found > c.n ? -1 : store.take(found);
+            kept->start[row] = at;
+            if (at < 0) continue;
+            std::memcpy(kept->place + at, place, found * sizeof(int32_t));
+            std::memcpy(kept->weight + at, list, found * sizeof(float));
+        }
+    }
+    return true;
+}
+
+struct Gradients {
+    const float* of_context;
+    float *q, *k, *v;  // k and v: of this head and part
+    double alpha;
+    bool learned;
+};
+
+// Gradients of one row from its support.
+static void backward_row(const Attention& c, int64_t h, int64_t i, const int32_t* place, const float* weight,
+                         int64_t count, Gradients& g, Workspace& w) {
+    const int64_t row = h * c.rows + i;
+    const float* grad = g.of_context + row * c.d;
+    float *slope = fitted(w.slope, c.n), *hold = fitted(w.hold, c.n);
+    products_at(c.v + h * c.n * c.d, c.d, place, count, grad, slope);
+    g.alpha += slopes(weight, slope, count, c.alpha(h), c.scale, g.learned, hold, slope);
+    gather(c.k + h * c.n * c.e, c.e, place, slope, count, g.q + row * c.e);
+    scatter(c.q + row * c.e, c.e, place, slope, count, g.k);
+    scatter(grad, c.d, place, weight, count, g.v);
+}
+
+// Gradients of the rows a to b from all of their weights, which lie padded(n) apart.
+static void backward_dense(const Attention& c, int64_t h, int64_t a, int64_t b, Gradients& g, Workspace& w) {
+    const int64_t step = padded(c.n), row = h * c.rows + a, seen = c.seen(b - 1), rows = b - a;
+    const float *grad = g.of_context + row * c.d, *weights = w.weights.data();
+    float *slope = fitted(w.scores, block_of(c.n) * step), *hold = fitted(w.hold, step);
+    if (w.values_of != h) pack(c.v + h * c.n * c.d, c.n, c.d, 1.0f, fitted(w.values, padded(c.n) * c.d));
+    w.values_of = h;
+    inner_products(grad, rows, c.d, w.values.data(), c.n, seen, slope, step);
+    for (int64_t i = 0; i < rows; ++i) {
+        float* s = slope + i * step;
+        g.alpha += slopes(weights + i * step, s, seen, c.alpha(h), c.scale, g.learned, hold, s);
+    }
+    product({slope, step, 1}, rows, c.k + h * c.n * c.e, c.e, c.e, seen, g.q + row * c.e, c.e, false);
+    product({slope, 1, step}, seen, c.q + row * c.e, c.e, c.e, rows, g.k, c.e, true);
+    product({weights, 1, step}, seen, grad, c.d, c.d, rows, g.v, c.d, true);
+}
+
+// Gradients of the queries first to last of a head; those in keys and values are the sums over these queries.
+static void backward_rows(const Attention& c, int64_t h, int64_t first, int64_t last, const KnownSupports& kept,
+                          Gradients& g, Workspace& w) {
+    const int64_t block = block_of(c.n), step = padded(c.n);
+    const bool whole = c.e % wide == 0 && c.d % wide == 0;
+    std::memset(g.k, 0, c.n * c.e * sizeof(float));
+    std::memset(g.v, 0, c.n * c.d * sizeof(float));
+    for (int64_t a = first; a < last; a += block) {
+        const int64_t b = std::min(a + block, last), row = h * c.rows + a;
+        int64_t entries = 0, missing = 0;
+        for (int64_t i = row; i < row + b - a; ++i) {
+            entries += kept.count[i];
+            missing += kept.start[i] < 0;
+        }
+        if (missing > 0) {
+            pack_keys(c, h, w);
+            score(c, h, a, b, w);
+        }
+        const bool dense = whole && missing > 0 && 2 * entries > (b - a) * c.n;
+        float *weights = fitted(w.weights, (dense ? block : 1) * step), *list = fitted(w.list, step + wide);
+        int32_t* place = fitted(w.place, step + wide);
+        for (int64_t i = 0; i < b - a; ++i) {
+            const int64_t at = kept.start[row + i], seen = c.seen(a + i);
+            float* p = weights + (dense ? i * step : 0);
+            int64_t count = kept.count[row + i];
+            if (at < 0) {
+                Edge edge;
+                std::memcpy(&edge, kept.edge + 3 * (row + i), sizeof(edge));
+                weights_at(w.scores.data() + i * step, seen, c.alpha(h), edge, p);
+                std::fill(p + seen, p + step, 0.0f);
+            } else if (dense) {
+                std::fill(p, p + step, 0.0f);
+                for (int64_t j = 0; j < count; ++j) p[kept.place[at + j]] = kept.weight[at + j];
+            }
+            if (dense) continue;
+            if (at < 0) {
+                count = above(p, seen, 0.0f, place);
+                for (int64_t j = 0; j < count; ++j) list[j] = p[place[j]];
+                backward_row(c, h, a + i, place, list, count, g, w);
+            } else {
+                backward_row(c, h, a + i, kept.place + at, kept.weight + at, count, g, w);
+            }
+        }
+        if (dense) backward_dense(c, h, a, b, g, w);
+    }
 }
 
 }  // namespace
 
-// Attention: a block of score rows to their support (places, weights, counts; `room` of them a row) and their contexts.
-// Returns 0, 1 for NaN or +inf, 2 if a row needs more room.
-static int attend_rows(const float* scores, const float* v, float* out, int32_t* place, float* weight,
-                                int32_t* count, int64_t rows, int64_t n, int64_t d, int64_t room, double alpha) {
-    int failed = 0;
-    for (int64_t i = 0; i < rows; ++i) {
-        Scratch& s = scratch(n);
-        const int64_t kept = support(scores + i * n, n, alpha, s);
-        if (kept < 0) failed |= 1;
-        if (kept > room) failed |= 2;
-        if (failed) return failed;
-        float* c = out + i * d;
-        std::memset(c, 0, d * sizeof(float));
-        for (int64_t j = 0; j < kept; ++j) {
-            const float w = static_cast<float>(s.value[j]);
-            place[i * room + j] = s.place[j];
-            weight[i * room + j] = w;
-            accumulate(c, v + s.place[j] * d, w, d);
-        }
-        count[i] = static_cast<int32_t>(kept);
-    }
-    return 0;
-}
-
-EXPORT int regard_attend_forward(const float* scores, const float* v, float* out, int32_t* place, float* weight,
-                                     int32_t* count, int64_t rows, int64_t n, int64_t d, int64_t room, double alpha,
-                                     int threads) {
-    const int parts = threads_for(rows * n, threads);
-    int failed = 0;
-    PARALLEL(num_threads(parts) reduction(| : failed))
+// Contexts, and the supports of all rows if there is room for any (`kept`). Returns 1 if a number is not finite, or if
+// finite numbers are so large that sums of them need not be; else 0.
+EXPORT int regard_attend_forward(const float* q, const float* k, const float* v, const uint8_t* mask,
+                                 const int64_t* mask_of, const float* bias, const int64_t* bias_of, const double* alpha,
+                                 float* out, int64_t* start, int32_t* count, double* edge, int32_t* place,
+                                 float* weight, int64_t heads, int64_t rows, int64_t n, int64_t e, int64_t d,
+                                 int64_t masks, int64_t mask_rows, int64_t biases, int64_t bias_rows, int64_t alphas,
+                                 int64_t diagonal, int64_t kept, int64_t room, double scale, int threads) {
+    const Pairs<uint8_t> hidden = {mask, mask_of, masks, mask_rows};
+    const Pairs<float> added = {bias, bias_of, biases, bias_rows};
+    const float factor = static_cast<float>(scale);
+    const Attention c = {q, k, v, hidden, added, alpha, heads, rows, n, e, d, alphas > 1, diagonal, factor};
+    const Supports supports = {start, count, place, weight, edge};
+    // Whole heads where there are many, else a few blocks, so that no thread waits long for another.
+    const int64_t block = block_of(n), piece = heads >= 32 ? rows : (127 + block) / block * block;
+    const int64_t pieces = (rows + piece - 1) / piece;
+    const int parts = threads_for(heads * rows * n, threads);
+    std::atomic<int64_t> next(0), used(0);
+    std::atomic<int> failed(0);
+    PARALLEL(num_threads(parts))
     for (int part = 0; part < parts; ++part) {
-        const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;
-        failed |= attend_rows(scores + a * n, v, out + a * d, place + a * room, weight + a * room, count + a, b - a, n,
-                              d, room, alpha);
+        Workspace& w = workspace();
+        Store store = {used, room, 0, 0};
+        w.forget();
+        for (int64_t t; failed == 0 && (t = next.fetch_add(1)) < heads * pieces;) {
+            const int64_t h = t / pieces, a = t % pieces * piece;
+            if (!forward_rows(c, h, a, std::min(a + piece, rows), out, kept ? &supports : nullptr, store, w)) failed = 1;
+        }
+        w.release();
     }
     return failed;
 }
 
-// Gradient in the scores, on the support alone (`slope`, as `weight`), and from it that in the queries.
-static void slopes_of_rows(const float* k, const float* v, const float* grad, const int32_t* place,
-                                    const float* weight, const int32_t* count, float* slope, float* dq, int64_t rows,
-                                    int64_t e, int64_t d, int64_t room, double alpha) {
-    for (int64_t i = 0; i < rows; ++i) {
-        const int32_t* at = place + i * room;
-        const float* p = weight + i * room;
-        float* s = slope + i * room;
-        double sum = 0, dot = 0;
-        for (int32_t j = 0; j < count[i]; ++j) {
-            s[j] = product(grad + i * d, v + at[j] * d, d);
-            const double w = alpha == 2.0 ? 1.0 : std::sqrt(double(p[j]));
-            sum += w;
-            dot += w * s[j];
-        }
-        const float centre = sum > 0 ? static_cast<float>(dot / sum) : 0.0f;
-        float* out = dq + i * e;
-        std::memset(out, 0, e * sizeof(float));
-        for (int32_t j = 0; j < count[i]; ++j) {
-            const float w = alpha == 2.0 ? 1.0f : std::sqrt(p[j]);
-            s[j] = w * (s[j] - centre);
-            accumulate(out, k + at[j] * e, s[j], e);
-        }
-    }
-}
-
-// Gradients in the keys and values `first` to `last`, each gathered from the queries that look at it.
-static void gather_keys(const float* q, const float* grad, const int64_t* start, const int64_t* slot,
-                                 const float* weight, const float* slope, float* dk, float* dv, int64_t first,
-                                 int64_t last, int64_t e, int64_t d, int64_t room) {
-    for (int64_t j = first; j < last; ++j) {
-        std::memset(dk + j * e, 0, e * sizeof(float));
-        std::memset(dv + j * d, 0, d * sizeof(float));
-        for (int64_t t = start[j]; t < start[j + 1]; ++t) {
-            const int64_t i = slot[t] / room;
-            accumulate(dk + j * e, q + i * e, slope[slot[t]], e);
-            accumulate(dv + j * d, grad + i * d, weight[slot[t]], d);
-        }
-    }
-}
-
+// Gradients in queries, keys and values, and in the alphas if `learned`; those in keys, values and alphas in `parts`
+// that are still to be added: each is that of some of the queries.
 EXPORT int regard_attend_backward(const float* q, const float* k, const float* v, const float* grad,
-                                      const int32_t* place, const float* weight, const int32_t* count, float* slope,
-                                      float* dq, float* dk, float* dv, int64_t rows, int64_t n, int64_t e, int64_t d,
-                                      int64_t room, double alpha, int threads) {
-    const int parts = std::max(1, threads);
-    PARALLEL(num_threads(parts))
-    for (int part = 0; part < parts; ++part) {
-        const int64_t a = rows * part / parts, b = rows * (part + 1) / parts;
-        slopes_of_rows(k, v, grad + a * d, place + a * room, weight + a * room, count + a, slope + a * room, dq + a * e,
-                       b - a, e, d, room, alpha);
+                                  const uint8_t* mask, const int64_t* mask_of, const float* bias,
+                                  const int64_t* bias_of, const double* alpha, const int64_t* start,
+                                  const int32_t* count, const double* edge, const int32_t* place, const float* weight,
+                                  float* dq, float* dk, float* dv, double* dalpha, int64_t heads, int64_t rows,
+                                  int64_t n, int64_t e, int64_t d, int64_t masks, int64_t mask_rows, int64_t biases,
+                                  int64_t bias_rows, int64_t alphas, int64_t diagonal, int64_t room, int64_t parts,
+                                  int64_t learned, double scale, int threads) {
+    const Pairs<uint8_t> hidden = {mask, mask_of, masks, mask_rows};
+    const Pairs<float> added = {bias, bias_of, biases, bias_rows};
+    const float factor = static_cast<float>(scale);
+    const Attention c = {q, k, v, hidden, added, alpha, heads, rows, n, e, d, alphas > 1, diagonal, factor};
+    const KnownSupports supports = {start, count, place, weight, edge};
+    const int workers = threads_for(heads * rows * n, threads);
+    (void)room;
+    std::atomic<int64_t> next(0);
+    PARALLEL(num_threads(workers))
+    for (int worker = 0; worker < workers; ++worker) {
+        Workspace& w = workspace();
+        w.forget();
+        for (int64_t t; (t = next.fetch_add(1)) < heads * parts;) {
+            const int64_t h = t / parts, part = t % parts, at = part * heads + h;
+            Gradients g = {grad, dq, dk + at * n * e, dv + at * n * d, 0.0, learned != 0};
+            backward_rows(c, h, rows * part / parts, rows * (part + 1) / parts, supports, g, w);
+            if (learned) dalpha[at] = g.alpha;
+        }
+        w.release();
     }
-    // The same entries sorted by key.
-    std::vector<int64_t> start(n + 1, 0);
-    for (int64_t i = 0; i < rows; ++i)
-        for (int32_t j = 0; j < count[i]; ++j) ++start[place[i * room + j] + 1];
-    for (int64_t j = 0; j < n; ++j) start[j + 1] += start[j];
-    std::vector<int64_t> slot(start[n]), next(start.begin(), start.end() - 1);
-    for (int64_t i = 0; i < rows; ++i)
-        for (int32_t j = 0; j < count[i]; ++j) slot[next[place[i * room + j]]++] = i * room + j;
-    PARALLEL(num_threads(parts))
-    for (int part = 0; part < parts; ++part)
-        gather_keys(q, grad, start.data(), slot.data(), weight, slope, dk, dv, n * part / parts, n * (part + 1) / parts,
-                    e, d, room);
     return 0;
 }

@@ -7,6 +7,15 @@
 
 namespace {
 
+// Numbers in the widest register.
+#if defined(__AVX512F__)
+constexpr int64_t wide = 16;
+#elif defined(__AVX2__)
+constexpr int64_t wide = 8;
+#else
+constexpr int64_t wide = 4;
+#endif
+
 #if defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
 
 typedef double Four __attribute__((vector_size(32), aligned(8)));
@@ -15,6 +24,13 @@ typedef int32_t Whole __attribute__((vector_size(32), aligned(4)));
 
 INLINE Floats number(const Whole& x) { return __builtin_convertvector(x, Floats); }
 INLINE Whole whole(const Floats& x) { return __builtin_convertvector(x, Whole); }
+
+typedef float Wide __attribute__((vector_size(4 * wide), aligned(4)));
+typedef int32_t WideWhole __attribute__((vector_size(4 * wide), aligned(4)));
+#if defined(__AVX512F__) || !defined(__AVX2__)  // else they are those of eight
+INLINE Wide number(const WideWhole& x) { return __builtin_convertvector(x, Wide); }
+INLINE WideWhole whole(const Wide& x) { return __builtin_convertvector(x, WideWhole); }
+#endif
 
 #else
 
@@ -90,15 +106,20 @@ typedef Vector<double, 4> Four;
 typedef Vector<float, 8> Floats;
 typedef Vector<int32_t, 8> Whole;
 
-INLINE Floats number(const Whole& x) {
-    Floats y;
-    for (int i = 0; i < 8; ++i) y.of[i] = static_cast<float>(x.of[i]);
+typedef Vector<float, wide> Wide;
+typedef Vector<int32_t, wide> WideWhole;
+
+template <int n>
+INLINE Vector<float, n> number(const Vector<int32_t, n>& x) {
+    Vector<float, n> y;
+    for (int i = 0; i < n; ++i) y.of[i] = static_cast<float>(x.of[i]);
     return y;
 }
 
-INLINE Whole whole(const Floats& x) {
-    Whole y;
-    for (int i = 0; i < 8; ++i) y.of[i] = static_cast<int32_t>(x.of[i]);
+template <int n>
+INLINE Vector<int32_t, n> whole(const Vector<float, n>& x) {
+    Vector<int32_t, n> y;
+    for (int i = 0; i < n; ++i) y.of[i] = static_cast<int32_t>(x.of[i]);
     return y;
 }
 

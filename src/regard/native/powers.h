@@ -34,7 +34,11 @@ INLINE float rounded(float x) { return std::nearbyint(x); }
 INLINE float number(int32_t x) { return static_cast<float>(x); }
 INLINE int32_t whole(float x) { return static_cast<int32_t>(x); }
 
-INLINE Floats rounded(const Floats& x) { return (x + 12582912.0f) - 12582912.0f; }  // 1.5 * 2^23: no room for a fraction
+// Vectors: 1.5 * 2^23 leaves no room for a fraction.
+template <typename F>
+INLINE F rounded(const F& x) {
+    return (x + 12582912.0f) - 12582912.0f;
+}
 
 // Natural logarithm of positive normal numbers, one or eight.
 template <typename F, typename I>

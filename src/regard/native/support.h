@@ -17,7 +17,13 @@ namespace {
 
 constexpr int64_t spare = 8;  // places are written eight at a time, so that a list of them needs room at its end
 
+// What the weights of a row are made of: the largest score, the threshold in its units, and the factor of the weights.
+struct Edge {
+    double top, low, factor;
+};
+
 struct Scratch {
+    Edge edge;  // of the last row
     std::vector<double> value;
     std::vector<int32_t> place;
     std::vector<float> near, rest;  // for powers in single precision
@@ -212,6 +218,7 @@ INLINE int64_t support(const T* x, int64_t n, double alpha, Scratch& s) {
     const int64_t groups = n < 512 ? grouped<T, few>(x, n, heads, bad) : grouped<T, many>(x, n, heads, bad);
     if (bad) return -1;
     const T top = *std::max_element(heads, heads + groups);
+    s.edge = {0.0, 0.0, 0.0};
     if (top == -std::numeric_limits<T>::infinity()) return 0;
     // Thresholds are those of three formulas: weights are c - low, (c - low)^2 with c halved, and e_alpha(c - low).
     const bool shifted = alpha == 2.0 || alpha == 1.5;
@@ -242,6 +249,7 @@ INLINE int64_t support(const T* x, int64_t n, double alpha, Scratch& s) {
         }
     }
     const double scale = 1.0 / total;
+    s.edge = {double(top), low, scale};
     int64_t kept = 0;
     for (int64_t i = 0; i < found; ++i) {
         const double w = value[i] * scale;

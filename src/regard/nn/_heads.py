@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
-from regard.affinity import Affinity
+from regard.affinity import Affinity, SoftCap
 from regard.attention.arguments import Causal, Map
 from regard.attention.attend import attend
 from regard.attention.random_state import with_dropout
@@ -26,25 +26,29 @@ def attend_heads(
     *,
     causal: Causal = False,
     bias: Tensor | None = None,
+    sink: float | Tensor | None = None,
     dropout: float = 0.0,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Context (..., H, Lq, dv), and the weights that made it (..., H, Lq, Lk) if needed; see `regard.attend`.
 
-    `q`, `k`: (..., H, Lq, d) and (..., H, Lk, d); packed into distributions first if the affinity is a `Distance`.
+    `q`, `k`: (..., H, Lq, d) and (..., H, Lk, d); packed into distributions first if the affinity is a `Distance`,
+    capped or not.
     `v`: (..., H, Lk, dv).
     `affinity`, `map`: of the attention.
     `mask`: boolean, broadcasts to the weights, True = takes part; default None.
     `causal`: as in `regard.attend`; default False.
     `bias`: added to the scores; default None.
+    `sink`: as in `regard.attend`; default None.
     `dropout`: share of weights set to zero in this call; pass zero outside of training; default 0.
     `need_weights`: return the weights, which then are in memory; default False.
     """
-    if isinstance(affinity, Distance):
-        q, k = affinity.pack(q), affinity.pack(k)
+    distance = affinity.of if isinstance(affinity, SoftCap) else affinity
+    if isinstance(distance, Distance):
+        q, k = distance.pack(q), distance.pack(k)
     if not need_weights:
-        return attend(q, k, v, affinity, map, mask, causal=causal, bias=bias, dropout_p=dropout), None
-    p = with_dropout(attention_weights(q, k, affinity, map, mask, causal=causal, bias=bias), dropout)
+        return attend(q, k, v, affinity, map, mask, causal=causal, bias=bias, sink=sink, dropout_p=dropout), None
+    p = with_dropout(attention_weights(q, k, affinity, map, mask, causal=causal, bias=bias, sink=sink), dropout)
     _check.finite("v", v)
     return p @ v, p
 

@@ -37,6 +37,8 @@ class MultiheadAttention(nn.Module):
     from the features of a head, [mean, scale] in their two halves for `GaussianW2`; default `Dot()`.
     `map`: any map: `softmax` (default), `sparsemax`, `Entmax(1.5)`, `regard.nn.Entmax(num_heads)` with a learned alpha,
     a doubly stochastic `Sinkhorn()`.
+    `add_sink`: learn a sink for every head (4.8), a key with a score, `sink` (H,), and no value, which no mask leaves
+    out: weights then sum to less than one; default False. It starts at zero.
 
     `regard.explain_attend` says which algorithm computes it; with `need_weights` all weights are in memory. A query
     without any key gets weights of zero and the bias of the output projection, where torch gives NaN. The module can
@@ -72,6 +74,7 @@ class MultiheadAttention(nn.Module):
         *,
         affinity: Affinity | nn.Module = Dot(),  # noqa: B008  (immutable)
         map: Map = softmax,
+        add_sink: bool = False,
     ) -> None:
         """Create the projections, with torch's initial values."""
         super().__init__()
@@ -102,6 +105,7 @@ class MultiheadAttention(nn.Module):
         self.bias_k = parameter(1, 1, embed_dim) if add_bias_kv else None
         self.bias_v = parameter(1, 1, embed_dim) if add_bias_kv else None
         self.add_zero_attn = add_zero_attn
+        self.sink = parameter(num_heads) if add_sink else None
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
@@ -114,11 +118,14 @@ class MultiheadAttention(nn.Module):
         for row in (self.bias_k, self.bias_v):
             if row is not None:
                 nn.init.xavier_normal_(row)
+        if self.sink is not None:
+            nn.init.zeros_(self.sink)
 
     @property
     def _qkv_same_embed_dim(self) -> bool:
         """Whether torch's layers may take their fast path in evaluation: softmax, with `in_proj_weight`."""
-        return self.in_proj_weight is not None and isinstance(self.map, Softmax) and self.affinity == Dot()
+        usual = isinstance(self.map, Softmax) and self.affinity == Dot() and self.sink is None
+        return self.in_proj_weight is not None and usual
 
     def merge_masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, query: Tensor
@@ -172,6 +179,7 @@ class MultiheadAttention(nn.Module):
             mask,
             causal=causal,
             bias=bias,
+            sink=None if self.sink is None else self.sink[:, None, None],
             dropout=self.dropout if self.training else 0.0,
             need_weights=need_weights,
         )
@@ -249,7 +257,7 @@ class MultiheadAttention(nn.Module):
         parts = [f"embed_dim={self.embed_dim}", f"num_heads={self.num_heads}"]
         parts += [f"{name}={getattr(self, name)}" for name in ("kdim", "vdim") if getattr(self, name) != self.embed_dim]
         switches = {"batch_first": self.batch_first, "add_bias_kv": self.bias_k is not None}
-        switches["add_zero_attn"] = self.add_zero_attn
+        switches |= {"add_zero_attn": self.add_zero_attn, "add_sink": self.sink is not None}
         parts += [f"{name}=True" for name, on in switches.items() if on]
         for name in ("affinity", "map"):
             part = getattr(self, name)

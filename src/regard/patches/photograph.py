@@ -71,7 +71,7 @@ def draw_maps(out: Path | str) -> DrawnMaps:
 
 def weigh(image: Tensor) -> list[Shown]:
     """The weights of the query patch on all patches of a picture (3, H, W) with values in [0, 1]."""
-    features = _describe(image)
+    features = describe_patches(image)
     query = features[QUERY[0] * COLUMNS + QUERY[1]].unsqueeze(0)
     maps: dict[str, Map] = {
         "softmax": softmax,
@@ -86,7 +86,7 @@ def weigh(image: Tensor) -> list[Shown]:
     ]
 
 
-def _describe(image: Tensor) -> Tensor:
+def describe_patches(image: Tensor) -> Tensor:
     """A unit vector for each patch (ROWS * COLUMNS, d): its brightness and two opponent colours."""
     red, green, blue = image
     bright = (red + green + blue) / 3

@@ -71,6 +71,8 @@ class Entry:
     `group`: the type of the question, by which a report can be filtered; default none.
     `name`: of the picture; default none.
     `unknown`: words of the question that the model does not know; default none.
+    `labelled`: the answer is the name of a class, compared letter by letter, and the question is what the picture is
+        called; default False.
 
     >>> import torch
     >>> Entry(torch.zeros(3, 4, 4), "What is it?", [])
@@ -85,6 +87,12 @@ class Entry:
     group: str = ""
     name: str = ""
     unknown: Sequence[str] = ()
+    labelled: bool = False
+
+    @property
+    def truth_words(self) -> str:
+        """The words before the answers that are known."""
+        return "it is" if self.labelled else "people said"
 
     def __post_init__(self) -> None:
         """Check that there is a prediction, and one per attention."""
@@ -104,6 +112,8 @@ class Entry:
         """
         if not self.answers:
             return None
+        if self.labelled:
+            return float(predicted.answer in self.answers)
         return accuracy_of([Record(0, "", "", tuple(self.answers), lenient=True)], {0: predicted.answer}).each[0]
 
     def to_json(self) -> dict[str, Any]:

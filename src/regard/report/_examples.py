@@ -85,9 +85,9 @@ def _article(entry: Entry, at_most: int) -> str:
 
 
 def _verdict(entry: Entry, mark: str) -> str:
-    said = f"It answers <b>{_told(entry.predictions[0].answer)}</b>"
+    said = f"It {'says' if entry.labelled else 'answers'} <b>{_told(entry.predictions[0].answer)}</b>"
     badge = f'<span class="badge {mark}">{MARKS[mark]}</span> ' if mark else ""
-    truth = f"; people said {_truth(entry)}" if entry.answers else ""
+    truth = f"; {entry.truth_words} {_truth(entry)}" if entry.answers else ""
     unknown = ""
     if entry.unknown:
         words = ", ".join(_told(word) for word in list(entry.unknown)[:12])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from regard.report._entries import Entry
@@ -32,11 +32,16 @@ def page(
     head = _summary(summary) if summary is not None else _results(results) if results is not None else ""
     said = "".join(f'<p class="note">{escape(note)}</p>\n' for note in notes)
     shown = f"<h2>Examples</h2>\n{legend()}{examples(list(entries))}\n" if entries else ""
+    return document(title, f"{head}{said}{shown}")
+
+
+def document(title: str, content: str) -> str:
+    """A page with a title, which is escaped, and a content, which is HTML already."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
-        f'<style>{style()}</style>\n</head>\n<body>\n<main>\n<h1 dir="auto">{escape(title)}</h1>\n{head}{said}{shown}'
+        f'<style>{style()}</style>\n</head>\n<body>\n<main>\n<h1 dir="auto">{escape(title)}</h1>\n{content}'
         "</main>\n<footer>Written by regard. The page is one file: it loads nothing and sends nothing.</footer>\n"
         f"<script>{script()}</script>\n</body>\n</html>\n"
     )
@@ -76,11 +81,14 @@ def _points(difference: float) -> str:
 
 
 def _untrained(summary: RunSummary) -> str:
-    if not summary.untrained:
-        return ""
+    return untrained_note("usually answers far more questions") if summary.untrained else ""
+
+
+def untrained_note(better: str) -> str:
+    """That the weights of the backbone are random; `better` says what one that was trained would do."""
     return (
         '<p class="note">The backbone, the part that sees the pictures, has random weights. One that was trained on '
-        "photographs usually answers far more questions.</p>\n"
+        f"photographs {better}.</p>\n"
     )
 
 
@@ -98,6 +106,11 @@ def _facts(summary: RunSummary) -> str:
         "articles. The range in brackets is the 95 % interval from drawing the pictures again, each with all its "
         "questions.",
     }
+    return listed_facts(facts)
+
+
+def listed_facts(facts: Mapping[str, str]) -> str:
+    """Facts by name as items of a definition list; empty ones are left out."""
     return "".join(
         f'<dt>{name}</dt><dd><bdi lang="">{escape(words)}</bdi></dd>' for name, words in facts.items() if words
     )

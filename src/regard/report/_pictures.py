@@ -102,7 +102,7 @@ def _under_picture(entry: Entry) -> str:
     if not entry.answers:
         return "the picture"
     answer = max(entry.answers, key=list(entry.answers).count)
-    return f"{_wrapped(f'people said: {answer}', _WIDE)}\n{MARKS[mark_of(entry)]}"
+    return f"{_wrapped(f'{entry.truth_words}: {answer}', _WIDE)}\n{MARKS[mark_of(entry)]}"
 
 
 def _said(predicted: Predicted) -> str:

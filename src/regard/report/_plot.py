@@ -16,10 +16,12 @@ def accuracy_plot(summary: RunSummary) -> str:
     Every number is written beside its bar, so that nothing is told by the drawing alone.
     """
     best = max(summary.baselines.values(), default=None)
-    rows = [_row("all questions", summary.questions, summary.accuracy, best, summary.interval)]
+    rows = [accuracy_row("all questions", summary.questions, summary.accuracy, best, summary.interval)]
     for group in summary.groups:
         baseline = group.best_baseline
-        rows.append(_row(group.name, group.questions, group.accuracy, None if baseline is None else baseline[1]))
+        rows.append(
+            accuracy_row(group.name, group.questions, group.accuracy, None if baseline is None else baseline[1])
+        )
     mark = '; <i class="key mark"></i> the best one gets without looking at the picture' if summary.baselines else ""
     return (
         f'<ul class="plot">\n{"".join(rows)}</ul>\n'
@@ -28,9 +30,20 @@ def accuracy_plot(summary: RunSummary) -> str:
     )
 
 
-def _row(
-    name: str, questions: int, accuracy: float, baseline: float | None, interval: tuple[float, float] | None = None
+def accuracy_row(
+    name: str,
+    questions: int,
+    accuracy: float,
+    baseline: float | None,
+    interval: tuple[float, float] | None = None,
+    marked: str = "without",
 ) -> str:
+    """A line of a list of class "plot": a name, how many it is of, and its accuracy in percent.
+
+    `baseline`: marked across the bar; None for none.
+    `interval`: of the accuracy, in percent, drawn as a thin line; default None.
+    `marked`: what the baseline is called beside the bar; default "without".
+    """
     shapes = _bar(accuracy)
     if interval is not None:
         low, high = interval
@@ -40,7 +53,7 @@ def _row(
     if baseline is not None:
         left = min(max(baseline - 0.4, 0.0), 99.2)
         shapes += f'<rect class="mark" x="{left:.2f}" width=".8" height="10"/>'
-    beside = "" if baseline is None else f" <span class='soft'>without: {baseline:.0f} %</span>"
+    beside = "" if baseline is None else f" <span class='soft'>{escape(marked)}: {baseline:.0f} %</span>"
     return (
         f'<li{" class=all" if interval else ""}><span><bdi lang="">{escape(name)}</bdi> '
         f'<small class="soft">{questions:,}</small></span>'

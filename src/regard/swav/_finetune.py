@@ -224,7 +224,7 @@ def finetune(
     labelled = open_labelled(data, test)
     backbone = backbone if isinstance(backbone, Backbone) else load_backbone(backbone)
     folder = FinetuningFolder(Path(out))
-    described_data = _description(labelled)
+    described_data = labelled_data(labelled)
     with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
         split = None
         if running.resume and folder.is_begun:
@@ -333,7 +333,7 @@ def falling(epochs: int, per_epoch: int) -> Callable[[int], float]:
     return lambda step: _FALL ** sum(step >= fall for fall in falls)
 
 
-def _description(labelled: Labelled) -> DataDescription:
+def labelled_data(labelled: Labelled) -> DataDescription:
     """What a run is trained and tested on."""
     sources = [labelled.learn] if labelled.drawn else [labelled.learn, labelled.test]
     parts = [part for source in sources for part in (*content_parts(source), source.labels, source.classes)]

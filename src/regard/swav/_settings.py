@@ -166,7 +166,7 @@ def small_preset() -> Settings:
 
 
 def scenes_preset() -> Settings:
-    """Drawn scenes of about 80 x 80 with few small objects: windows of an object's size, frozen prototypes."""
+    """Drawn scenes of about 80 x 80 with few small objects: windows of an object's size, no small crops."""
     crops = Crops(size=24, window=(0.12, 0.2), tries=4, scale=(0.5, 0.9), local=0, jitter=(0.3, 0.3, 0.3, 0.15))
     return Settings(
         backbone_options={"widths": [32, 64, 128], "depths": [1, 1, 1], "stem_stride": 2},
@@ -176,7 +176,7 @@ def scenes_preset() -> Settings:
         eps=0.03,
         steps=300,
         batch_size=128,
-        freeze=1_000_000,
+        freeze=100,
         warmup=20,
     )
 

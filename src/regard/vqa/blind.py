@@ -6,6 +6,8 @@ without a look at the picture: the quality of an attention says little unless it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -37,10 +39,23 @@ def blind_quality(examples: Examples, cells: tuple[int, int]) -> dict[str, Means
     """
     if not examples.has_regions:
         return {}
+    starts = range(0, len(examples), _BATCH)
+    regions = (examples.regions(list(range(start, min(start + _BATCH, len(examples))))) for start in starts)
+    measured = blind_measures(regions, cells)
+    return {name: means_of(quality, examples.questions) for name, quality in measured.items()}
+
+
+def blind_measures(regions: Iterable[Tensor], cells: tuple[int, int]) -> dict[str, AttentionQuality]:
+    """The quality of each blind attention against regions (B, H, W), given in batches; arguments as `blind_quality`.
+
+    >>> half = torch.zeros(1, 8, 8, dtype=torch.bool)
+    >>> half[:, :4] = True
+    >>> {name: round(float(quality.mass), 3) for name, quality in blind_measures([half], (2, 2)).items()}
+    {'even spread': 0.5, 'centred blob': 0.5}
+    """
     parts: dict[str, list[AttentionQuality]] = {EVEN: [], CENTRED: []}
-    for start in range(0, len(examples), _BATCH):
-        regions = examples.regions(list(range(start, min(start + _BATCH, len(examples)))))
-        blob = centred_blob(regions.shape[1], regions.shape[2])
-        parts[EVEN].append(quality_of(torch.full((len(regions), *cells), 1 / (cells[0] * cells[1])), None, regions))
-        parts[CENTRED] += [attention_quality(blob.expand_as(few), few, cells) for few in regions.split(4)]
-    return {name: means_of(concatenate(measured), examples.questions) for name, measured in parts.items()}
+    for batch in regions:
+        blob = centred_blob(batch.shape[1], batch.shape[2])
+        parts[EVEN].append(quality_of(torch.full((len(batch), *cells), 1 / (cells[0] * cells[1])), None, batch))
+        parts[CENTRED] += [attention_quality(blob.expand_as(few), few, cells) for few in batch.split(4)]
+    return {name: concatenate(measured) for name, measured in parts.items()}

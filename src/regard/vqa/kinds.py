@@ -352,13 +352,13 @@ def parse(kind: str | Kind) -> Kind:
     Traceback (most recent call last):
     ValueError: attention: got 'mixture', expected one of discrete-softmax, ...
     """
-    value = kind if isinstance(kind, Kind) else _read_name(str(kind))
+    value = kind if isinstance(kind, Kind) else read_name(str(kind))
     if value is None:
         _plain.complain("attention", repr(kind), f"one of {WRITTEN}", "Write one of these.")
     return value
 
 
-def _read_name(name: str) -> Kind | None:
+def read_name(name: str) -> Kind | None:
     """The kind with a name; None if there is none."""
     family, _, rest = name.partition("-")
     if family == "discrete" and _MAP.fullmatch(rest):

@@ -54,9 +54,10 @@ class Masks:
         return tuple(regions)
 
     def _like(self, picture: str, skipped: Skipped) -> tuple[str, ...] | None:
-        """The mask that is called as a picture, whatever its ending and folder."""
+        """The mask that is called as a picture, whatever its ending, in the same folders or the inner ones alone."""
         stem = Path(picture).with_suffix("").as_posix()
-        for name in dict.fromkeys((stem, Path(stem).name)):
+        parts = stem.split("/")
+        for name in ("/".join(parts[start:]) for start in range(len(parts))):
             if name in self.found:
                 return (name,)
             for ending in sorted(SUFFIXES):

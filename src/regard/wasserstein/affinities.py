@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from regard import _check
-from regard.affinity import Affinity, Factored
+from regard.affinity import Affinity, Shifted
+from regard.wasserstein._root import computed, lined_up, norm_between, same_last
 from regard.wasserstein.gaussian import factored_w2, gaussian_w2
 from regard.wasserstein.line import histogram_wasserstein, wasserstein_1d
 from regard.wasserstein.points import entropic_wasserstein
@@ -51,14 +52,12 @@ class Distance(Affinity):
             _check.number("tau", self.tau, above=0, remedy="The smaller, the sharper the attention.")
 
 
-class Embedded(Distance, Factored):
+class Embedded(Distance, Shifted):
     """A Wasserstein-2 distance that is Euclidean between `points`. Scores are *squared*: -W^2 / tau.
 
     Inside softmax the squared norm of the query cancels, which leaves an inner product (6.23): `attend` computes it by
     one call of scaled dot product attention. `Unsquared` gives -W / tau.
     """
-
-    exact: ClassVar[bool] = False
 
     @abstractmethod
     def points(self, x: Tensor) -> Tensor:
@@ -70,12 +69,25 @@ class Embedded(Distance, Factored):
 
     def factors(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """[2 x, 1] / tau for a query at x, and [y, -|y|^2] for a key at y, both relative to the mean of the keys."""
-        x, y = self.points(q), self.points(k)
-        # Any centre gives the same weights; this one avoids cancellation when all points lie far from zero.
-        centre = y.detach().mean(-2, keepdim=True)
-        x, y = x - centre, y - centre
+        x, y = self._centred(q, k)
         x = torch.cat([2 * x, torch.ones_like(x[..., :1])], -1) / self.tau
         return x, torch.cat([y, -y.square().sum(-1, keepdim=True)], -1)
+
+    def omitted(self, q: Tensor, k: Tensor) -> Tensor:
+        """-|x|^2 / tau for a query at x, relative to the mean of the keys."""
+        return -self._centred(q, k)[0].square().sum(-1, keepdim=True) / self.tau
+
+    def cancelled(self, q: Tensor, k: Tensor) -> Tensor:
+        """(|x|^2 + |y|^2) / tau, the largest of all queries at x and keys at y."""
+        x, y = (z.square().sum(-1).amax() for z in self._centred(q, k))
+        return (x + y) / (self.tau.amin() if isinstance(self.tau, Tensor) else self.tau)
+
+    def _centred(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys as points. Any centre gives the same weights; the mean of the keys avoids cancellation when
+        all points lie far from zero."""
+        x, y = self.points(q), self.points(k)
+        centre = y.detach().mean(-2, keepdim=True)
+        return x - centre, y - centre
 
 
 @final
@@ -154,6 +166,35 @@ class EmpiricalW2(Embedded):
     def distance(self, q: Tensor, k: Tensor) -> Tensor:
         """See `wasserstein_1d`."""
         return wasserstein_1d(q, k, 2, pairwise=True)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Euclidean(Embedded):
+    """Points (..., d) as they are: -|q - k|^2 / tau (docs/math.md, 1.7 and 6.23). Maps of it are kernel regression.
+
+    Softmax gives the Gaussian kernel, by one fused call, sparsemax the Epanechnikov kernel, `entmax` with alpha = 1.5
+    the biweight and with 4/3 the triweight, each with a bandwidth that adapts to the keys around a query (1.8).
+
+    `tau`: > 0, a number or a tensor that broadcasts to the scores ((H, 1, 1): one per head) and can be learned; default
+    1. Differentiable in q, k and tau, also at distance zero.
+
+    >>> Euclidean(2.0).scores(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[-12.5000,  -0.0000]])
+    """
+
+    tau: float | Tensor = 1.0
+
+    def points(self, x: Tensor) -> Tensor:
+        """As they are."""
+        return x
+
+    def distance(self, q: Tensor, k: Tensor) -> Tensor:
+        """From differences: the expansion of the square loses digits where points are close."""
+        (q, k), dtype = computed(q=q, k=k)
+        same_last("q", q, "k", k)
+        lined_up("q", q, "k", k, True, 1)
+        return norm_between(q, k, 2, True).to(dtype)
 
 
 @final

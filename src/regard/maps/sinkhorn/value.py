@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 from torch import Tensor
 
@@ -31,6 +31,7 @@ class Sinkhorn(MapValue):
     tol: float | None = None
     gradient: Literal["unrolled", "implicit"] = "unrolled"
     function = sinkhorn
+    competes: ClassVar[bool] = False
 
     @property
     def couples_rows(self) -> bool:

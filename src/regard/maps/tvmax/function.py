@@ -55,6 +55,27 @@ def tvmax(s: Tensor, gamma: float | Tensor, mask: Tensor | None = None, shape: t
     return _rows(s, _flat_gamma(gamma, s, 1), mask, width)
 
 
+def tvmax_with_sink(s: Tensor, gamma: float | Tensor, mask: Tensor | None, shape: tuple[int, int]) -> Tensor:
+    """`tvmax` of flat grids with one more score in front, (..., 1 + h * w), which has no neighbours (4.8).
+
+    Its smoothed score is the score itself, and the simplex has one more corner: the sparsemax of all of them.
+
+    `gamma`, `mask`, `shape`: as in `tvmax`.
+    """
+    _check.floating("s", s, min_dims=1)
+    cells, dtype = s[..., 1:], s.dtype
+    width = _check.grid_shape(shape, cells.shape[-1])[1]
+    if mask is not None:
+        _check.boolean_mask(mask, s.shape)
+        mask = mask.expand(s.shape)
+    smooth, taking_part, middle = _smoothed(
+        cells, _flat_gamma(gamma, cells, 1), None if mask is None else mask[..., 1:], width
+    )
+    sink = s[..., :1].to(smooth.dtype) - middle
+    alive = torch.ones_like(taking_part[..., :1]) if mask is None else mask[..., :1]
+    return sparsemax(torch.cat([sink, smooth], -1), mask=torch.cat([alive, taking_part], -1)).to(dtype)
+
+
 def _flat_gamma(gamma: float | Tensor, s: Tensor, grid_axes: int) -> float | Tensor:
     """`gamma` checked and, if a tensor, with one axis of size 1 in place of those of the grid."""
     if not isinstance(gamma, Tensor):
@@ -72,6 +93,12 @@ def _flat_mask(mask: Tensor | None, s: Tensor) -> Tensor | None:
 
 def _rows(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> Tensor:
     """TVmax with the grid flattened in the last axis."""
+    smooth, taking_part, _ = _smoothed(s, gamma, mask, width)
+    return sparsemax(smooth, mask=taking_part).to(s.dtype)
+
+
+def _smoothed(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Smoothed scores minus the middle of their range, where a cell takes part, and that middle (..., 1)."""
     _check.axis("s", s, -1)
     x = s.float() if s.dtype in (torch.float16, torch.bfloat16) else s
     taking_part = x != -torch.inf
@@ -89,8 +116,7 @@ def _rows(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> 
     gamma = torch.as_tensor(gamma, dtype=x.dtype, device=x.device)
     one_per_grid = gamma.detach().expand(*x.shape[:-1], 1)
     labels, pull = tv_regions(x.detach(), one_per_grid, taking_part, width)
-    smooth = _region_mean(x, labels) + gamma * pull
-    return sparsemax(smooth, mask=taking_part).to(s.dtype)
+    return _region_mean(x, labels) + gamma * pull, taking_part, middle
 
 
 def _region_mean(x: Tensor, labels: Tensor) -> Tensor:

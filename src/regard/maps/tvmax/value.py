@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard import _check
 from regard.maps._value import MapValue
-from regard.maps.tvmax.function import tvmax
+from regard.maps.tvmax.function import tvmax, tvmax_with_sink
 
 
 @final
@@ -33,3 +33,21 @@ class TVmax(MapValue):
         if _check.axis("s", s, dim) != -1:
             _check.complain("dim", dim, "-1", "A grid lies on the last axis; move it there.")
         return tvmax(s, self.gamma, mask, self.shape)
+
+    def with_sink(self) -> MapValue:
+        """The map of the grid with one more score in front, which has no neighbours."""
+        return SinkTVmax(self.gamma, self.shape)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class SinkTVmax(MapValue):
+    """`TVmax` for scores (..., 1 + height * width), the first of which belongs to a sink: see `tvmax_with_sink`."""
+
+    gamma: float | Tensor
+    shape: tuple[int, int]
+    function = tvmax_with_sink
+
+    def __call__(self, s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+        """Weights with the shape of `s`; `dim` is -1."""
+        return tvmax_with_sink(s, self.gamma, mask, self.shape)

@@ -1,4 +1,4 @@
-"""Fenchel-Young losses: for each map its loss, as cross entropy is that of softmax."""
+"""Fenchel-Young losses of scores: for each map its loss, as cross entropy is that of softmax."""
 
 from __future__ import annotations
 
@@ -69,7 +69,14 @@ def entmax_loss(
     """
     alpha = _check.number("alpha", alpha, above=0, remedy="1 is cross entropy, 2 the loss of sparsemax.")
     return _fenchel_young(
-        s, target, partial(entmax, alpha=alpha), partial(_tsallis, alpha=alpha), dim, mask, reduction, ignore_index
+        s,
+        target,
+        partial(entmax, alpha=alpha),
+        partial(negative_tsallis, alpha=alpha),
+        dim,
+        mask,
+        reduction,
+        ignore_index,
     )
 
 
@@ -114,9 +121,7 @@ def _fenchel_young(
     The others: as in `entmax_loss`.
     """
     _check.floating("s", s, min_dims=1)
-    if reduction not in REDUCTIONS:
-        expected = "'mean' (or 'elementwise_mean'), 'sum' or 'none'"
-        _check.complain("reduction", repr(reduction), expected, "Choose one of these.")
+    check_reduction(reduction)
     dim = _check.axis("s", s, dim)
     dtype = s.dtype
     if dtype in (torch.float16, torch.bfloat16):
@@ -130,9 +135,20 @@ def _fenchel_young(
     linear = _Linear.apply(s, p, y, top.where(top.isfinite(), 0.0)).sum(dim)
     loss: Tensor = linear - omega(p.detach(), dim) + omega(y, dim)
     loss = loss + (-loss).clamp(min=0).detach()  # rounding alone makes it negative
+    return reduce_loss(loss.to(dtype), counts, reduction)
+
+
+def check_reduction(reduction: str) -> None:
+    """Check that it is one of `Reduction`."""
+    if reduction not in REDUCTIONS:
+        expected = "'mean' (or 'elementwise_mean'), 'sum' or 'none'"
+        _check.complain("reduction", repr(reduction), expected, "Choose one of these.")
+
+
+def reduce_loss(loss: Tensor, counts: Tensor | None, reduction: Reduction) -> Tensor:
+    """Losses per row, their sum, or the mean over the rows that count; `counts` is True for those, or None."""
     if counts is not None:
         loss = loss.where(counts, 0.0)
-    loss = loss.to(dtype)
     if reduction == "none":
         return loss
     if reduction == "sum":
@@ -167,7 +183,7 @@ def _as_distribution(target: Tensor, s: Tensor, dim: int, ignore_index: int) -> 
     return torch.zeros_like(s, requires_grad=False).scatter(dim, index, 1.0), counts
 
 
-def _tsallis(p: Tensor, dim: int, alpha: float) -> Tensor:
+def negative_tsallis(p: Tensor, dim: int, alpha: float) -> Tensor:
     """Negative Tsallis entropy of rows: the sum of (p^alpha - p) / (alpha (alpha - 1)), of p ln p at alpha = 1.
 
     As p (e^((alpha - 1) ln p) - 1), because near alpha = 1 the difference of the two powers has no digits left.

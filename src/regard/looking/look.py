@@ -1,0 +1,126 @@
+"""What a model looks at in one picture, layer by layer and head by head: pictures on one scale, a table, files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard._files import replacing
+from regard.affinity import Dot
+from regard.attention.summaries import summarize
+from regard.hf import Recording, Seen
+from regard.looking.model import VisionModel
+from regard.maps.spelling import as_map
+from regard.patches import COLUMNS, ROWS
+from regard.patches.photograph import describe_patches
+
+PATCH_MAPS = ("softmax", "entmax-1.5", "sparsemax")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was looked at: panels (h, w) by row and title, which sum to at most one; a table; the likeliest classes."""
+
+    picture: Tensor  # (3, H, W)
+    panels: dict[str, dict[str, Tensor]]
+    table: list[dict[str, Any]]
+    answers: dict[str, dict[str, float]] = field(default_factory=dict)  # by map
+
+    def write(self, out: Path | str) -> list[Path]:
+        """Write the picture to `out`, a PNG file, and the table beside it as JSON and CSV; the paths."""
+        out = Path(out).resolve()
+        self._draw(out)
+        beside_json, beside_csv = out.with_suffix(".json"), out.with_suffix(".csv")
+        with replacing(beside_json) as path:
+            path.write_text(json.dumps({"rows": self.table, "answers": self.answers}, indent=1) + "\n")
+        with replacing(beside_csv) as path, path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(self.table[0]))
+            writer.writeheader()
+            writer.writerows(self.table)
+        return [out, beside_json, beside_csv]
+
+    def _draw(self, out: Path) -> None:
+        from matplotlib.figure import Figure
+
+        from regard.show import grid
+
+        columns = max(len(row) for row in self.panels.values())
+        brightest = max(float(x.max()) for row in self.panels.values() for x in row.values())
+        figure = Figure(figsize=(1.5 * columns + 1, 1.6 * len(self.panels) + 0.4), layout="constrained")
+        axes = figure.subplots(len(self.panels), columns, squeeze=False)
+        for line, (name, row) in zip(axes, self.panels.items(), strict=True):
+            for ax in line[len(row) :]:
+                ax.set_axis_off()
+            for ax, (title, weights) in zip(line, row.items(), strict=False):
+                grid(self.picture, weights, ax, vmax=brightest, bar=False)
+                ax.set_title(f"{name}, {title}", fontsize=7)
+        with replacing(out) as path:
+            figure.savefig(path, dpi=100, format=out.suffix.lstrip(".") or "png")
+
+
+def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Look:
+    """What every layer and head looks at in a picture (3, H, W) in bytes, the means, and the rollout if there is one.
+
+    Where the model has a class token it is what that token looks at; elsewhere the mean weight that a patch receives.
+    With `map`, a name such as "entmax-1.5", the model is run a second time with that map in every attention.
+    """
+    seen, answers = model.run(picture, rows="cls", keep=True)
+    panels = _panels("", seen)
+    table, all_answers = _table("model", seen), {"model": answers}
+    if map is not None:
+        model.exchange_map(map)
+        seen, all_answers[map] = model.run(picture, rows="cls", keep=True)
+        panels |= _panels(f"{map}: ", seen)
+        table += _table(map, seen)
+    return Look(picture, panels, table, {name: one for name, one in all_answers.items() if one})
+
+
+def look_at_patches(picture: Tensor) -> Look:
+    """What the patches of a picture (3, H, W) in bytes look at by their colours alone, under several maps.
+
+    Each panel has the mean weight that a patch receives from all patches.
+    """
+    features = describe_patches(picture.float() / 255)
+    panels: dict[str, dict[str, Tensor]] = {}
+    table: list[dict[str, Any]] = []
+    for name in PATCH_MAPS:
+        summary: Any = summarize(features, features, Dot(1.0), as_map(name))
+        panels[name] = {"all patches": summary.received.reshape(ROWS, COLUMNS) / len(features)}
+        row = {"map": name, "layer": 0, "name": "patches", "head": 0, "of": len(features)}
+        row |= {"entropy": float(summary.entropy.mean()), "support": float(summary.support.float().mean())}
+        table.append(_with_chance(row | {"effective": float(summary.effective.mean())}))
+    return Look(picture, panels, table)
+
+
+def _panels(before: str, seen: Recording) -> dict[str, dict[str, Tensor]]:
+    panels: dict[str, dict[str, Tensor]] = {}
+    for one in seen:
+        heads = maps_by_head(one)
+        row = {f"head {head}": x for head, x in enumerate(heads)}
+        panels[f"{before}layer {one.layer}"] = row | {"mean": heads.mean(0)}
+    if all(one.tokens.windows is None for one in seen) and seen[0].tokens.places("cls"):
+        shares = seen.rollout(seen[0].tokens.places("cls"))
+        panels[f"{before}rollout"] = {"all layers": seen[0].pictures(shares)[0, 0]}
+    return panels
+
+
+def maps_by_head(one: Seen) -> Tensor:
+    """What each head of an attention looks at, (H, h, w)."""
+    if one.summary.rows is not None:
+        return one.pictures(one.summary.rows)[0, :, 0]
+    return one.pictures()[0]
+
+
+def _table(name: str, seen: Recording) -> list[dict[str, Any]]:
+    return [_with_chance({"map": name, **row}) for row in seen.table()]
+
+
+def _with_chance(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with what equal weights on all keys would have."""
+    return row | {"entropy of equal weights": math.log(row["of"])}

@@ -1,0 +1,98 @@
+"""Pictures with the regions that matter in them: masks in a folder, or boxes and outlines in COCO-like JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard._problem import Problem
+from regard.pictures._read import FORMATS
+from regard.pictures._sources import SUFFIXES
+
+
+class PictureWithRegion(NamedTuple):
+    """A picture and a region of it: its name, the path of the picture, a boolean mask (H, W)."""
+
+    name: str
+    picture: Path
+    region: Tensor
+
+
+def read_pairs(pictures: Path, masks: Path) -> list[PictureWithRegion]:
+    """The pictures of a folder that have a region.
+
+    `pictures`: a folder of pictures.
+    `masks`: a folder with a mask of the same name for each picture, whatever its ending: what is not zero is the
+    region (so the pictures of object numbers of drawn scenes are masks too). Or a JSON file as COCO's: `images` with
+    `id`, `file_name`, `width` and `height`, and `annotations` with `image_id` and `segmentation` (outlines) or `bbox`;
+    the region of a picture is the union of its annotations.
+    """
+    if not pictures.is_dir():
+        raise Problem(f"{pictures} is not a folder of pictures. Check the path.")
+    if masks.is_dir():
+        pairs = list(_from_folder(pictures, masks))
+    elif masks.is_file():
+        pairs = list(_from_json(pictures, masks))
+    else:
+        raise Problem(f"--masks {masks} is neither a folder nor a file. Check the path.")
+    pairs = [pair for pair in pairs if bool(pair.region.any())]
+    if not pairs:
+        raise Problem(f"no picture of {pictures} has a region in {masks}. Masks are named as their pictures.")
+    return pairs
+
+
+def _from_folder(pictures: Path, masks: Path) -> Any:
+    named = {path.stem: path for path in sorted(masks.iterdir()) if path.suffix.lower() in SUFFIXES}
+    for path in sorted(pictures.iterdir()):
+        if path.suffix.lower() in SUFFIXES and path.stem in named:
+            yield PictureWithRegion(path.name, path, _mask(named[path.stem]))
+
+
+def _mask(path: Path) -> Tensor:
+    """What is not zero in a picture of a mask."""
+    import numpy
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            values = torch.from_numpy(numpy.asarray(image).astype(numpy.int64))
+    except OSError as error:
+        raise Problem(f"{path} is not a mask that can be read. Save it as PNG.") from error
+    return values.ne(0) if values.dim() == 2 else values.ne(0).any(-1)
+
+
+def _from_json(pictures: Path, file: Path) -> Any:
+    import numpy
+    from PIL import Image, ImageDraw
+
+    try:
+        content = json.loads(file.read_text())
+        shapes = defaultdict(list)
+        for annotation in content["annotations"]:
+            shapes[annotation["image_id"]].append(annotation)
+        images = [
+            (one["file_name"], int(one["width"]), int(one["height"]), shapes[one["id"]]) for one in content["images"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Problem(f'{file} is not COCO-like JSON: it needs "images" and "annotations" ({error}).') from error
+    for name, width, height, marked in images:
+        if not marked or not (pictures / name).is_file():
+            continue
+        canvas = Image.new("1", (width, height))
+        draw = ImageDraw.Draw(canvas)
+        for annotation in marked:
+            outlines = annotation.get("segmentation")
+            if isinstance(outlines, list) and outlines:
+                for outline in outlines:
+                    draw.polygon(list(map(float, outline)), fill=1)
+            elif "bbox" in annotation:
+                x, y, across, down = map(float, annotation["bbox"])
+                draw.rectangle((x, y, x + across - 1, y + down - 1), fill=1)
+            else:
+                raise Problem(f"{file}: an annotation of {name} has neither outlines in segmentation nor a bbox.")
+        yield PictureWithRegion(name, pictures / name, torch.from_numpy(numpy.array(canvas)))

@@ -1,0 +1,1 @@
+"""Fenchel-Young losses: for each map its loss, of scores (`scores`) and of densities (`densities`)."""

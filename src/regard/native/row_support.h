@@ -1,0 +1,236 @@
+// The support of a row in single precision, a register at a time, for rows that were just computed and lie in the cache.
+//
+// Weights are u^(1 / delta) with u = delta (x - top) - low, where they are positive, delta = alpha - 1 and `low` makes
+// them sum to one: the threshold of docs/math.md, 2.7 to 2.10, in units in which sparsemax and entmax are one formula.
+// Newton's method on the norm starts from the threshold of the maxima of strided groups, a lower bound; entries that
+// are not above it are dropped before anything else is computed.
+#pragma once
+
+#include "products.h"
+#include "short_rows.h"
+
+namespace {
+
+constexpr double softest = 1.05;  // the smallest alpha in single precision: the power 1 / delta magnifies rounding
+
+struct Row {
+    int64_t count;  // of keys with weight; -1 for a number that is not finite
+    Edge edge;
+};
+
+INLINE Wide larger(const Wide& a, const Wide& b) { return choose(a > b, a, b); }
+
+INLINE float largest(const Wide& x) {
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
+    return _mm512_reduce_max_ps((__m512)x);
+#else
+    float top = x[0];
+    for (int64_t i = 1; i < wide; ++i) top = x[i] > top ? x[i] : top;
+    return top;
+#endif
+}
+
+// Entries above `bound`, as delta (x - top), and their places. n is a multiple of `wide`; both lists have room for more.
+static int64_t nearest(const float* x, int64_t n, float bound, float top, float delta, float* value, int32_t* place) {
+    int64_t found = 0;
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
+    const __m512 least = _mm512_set1_ps(bound), most = _mm512_set1_ps(top), unit = _mm512_set1_ps(delta);
+    __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int64_t i = 0; i < n; i += wide, at = _mm512_add_epi32(at, _mm512_set1_epi32(wide))) {
+        const __m512 y = _mm512_loadu_ps(x + i);
+        const __mmask16 in = _mm512_cmp_ps_mask(y, least, _CMP_GT_OQ);
+        _mm512_storeu_ps(value + found, _mm512_maskz_compress_ps(in, _mm512_mul_ps(unit, _mm512_sub_ps(y, most))));
+        _mm512_storeu_si512(place + found, _mm512_maskz_compress_epi32(in, at));
+        found += _mm_popcnt_u32(in);
+    }
+#else
+    found = above(x, n, bound, place);
+    for (int64_t i = 0; i < found; ++i) value[i] = delta * (x[place[i]] - top);
+#endif
+    return found;
+}
+
+// Drop what has no weight. Returns how many are left.
+static int64_t positive(float* p, int32_t* place, int64_t n) {
+    int64_t kept = 0, i = 0;
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
+    for (; i + wide <= n; i += wide) {  // what is written has been read: kept <= i
+        const __m512 y = _mm512_loadu_ps(p + i);
+        const __m512i at = _mm512_loadu_si512(place + i);
+        const __mmask16 in = _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_GT_OQ);
+        _mm512_storeu_ps(p + kept, _mm512_maskz_compress_ps(in, y));
+        _mm512_storeu_si512(place + kept, _mm512_maskz_compress_epi32(in, at));
+        kept += _mm_popcnt_u32(in);
+    }
+#endif
+    for (; i < n; ++i) {
+        const float y = p[i];
+        const int32_t at = place[i];
+        p[kept] = y;
+        place[kept] = at;
+        kept += y > 0.0f;
+    }
+    return kept;
+}
+
+// Sums over a row: of the weights p, of their slopes p / u, of ones and the least u, where u is positive.
+struct Sums {
+    float weights, slopes, count, least;
+};
+
+// The weights of some entries, from u; `slope` is their derivative in u, but for the factor 1 / delta.
+template <int kind>
+INLINE void weight_of(const Wide& u, float inverse, Wide& p, Wide& slope) {
+    const Wide zero = {}, one = zero + 1.0f;
+    if constexpr (kind == 2) {
+        p = choose(u > zero, u, zero);
+        slope = choose(u > zero, one, zero);
+    } else if constexpr (kind == 1) {
+        slope = choose(u > zero, u, zero);
+        p = slope * slope;
+    } else {
+        const auto in = u > 1e-30f;
+        const Wide safe = choose(in, u, one);
+        p = choose(in, exp_of<Wide, WideWhole>(log_of<Wide, WideWhole>(safe) * inverse), zero);
+        slope = p / safe;
+    }
+}
+
+template <int kind>
+INLINE Sums sums_at(const float* value, int64_t n, float low, float inverse) {
+    const Wide zero = {}, one = zero + 1.0f, far = zero + 1e30f;
+    Wide weights = zero, slopes = zero, count = zero, least = far;
+    for (int64_t i = 0; i < n; i += wide) {
+        const Wide u = load(value + i) - low;
+        Wide p, slope;
+        weight_of<kind>(u, inverse, p, slope);
+        weights += p;
+        slopes += slope;
+        if constexpr (kind == 1) {
+            count += choose(u > zero, one, zero);
+            const Wide z = choose(u > zero, u, far);
+            least = choose(z < least, z, least);
+        }
+    }
+    Sums sums = {total(weights), total(slopes), 0.0f, 0.0f};
+    if constexpr (kind == 1) {
+        sums.count = total(count);
+        sums.least = -largest(zero - least);
+    }
+    return sums;
+}
+
+// From a lower bound `low` to the threshold, in at most `steps`; n is a multiple of `wide`.
+template <int kind>
+INLINE float climbed(const float* value, int64_t n, float low, float delta, int steps) {
+    const float inverse = 1.0f / delta;
+    for (int step = 0; step < steps; ++step) {
+        const Sums s = sums_at<kind>(value, n, low, inverse);
+        if (!(s.slopes > 0.0f)) return low;
+        float move;
+        if constexpr (kind == 2) {
+            move = (s.weights - 1.0f) / s.slopes;
+        } else if constexpr (kind == 1) {
+            // The root of the quadratic, if that leaves none of them out; near it a Newton step loses fewer digits.
+            const float mean = s.slopes / s.count, room = 1.0f - (s.weights - s.slopes * mean);
+            const float root = mean - std::sqrt(std::max(room, 0.0f) / s.count);
+            const bool all = room > 0.0f && root <= s.least && s.weights > 1.001f;
+            move = all ? root : (s.weights - std::sqrt(s.weights)) / s.slopes;
+            if (all) {
+                low += move;
+                continue;
+            }
+        } else {
+            move = s.weights * static_cast<float>(excess(double(s.weights), double(delta), 0.0f)) / s.slopes;
+        }
+        const float higher = low + move;
+        const bool done = std::abs(s.weights - 1.0f) < (kind == 2 ? 1e-6f : kind == 1 ? 8e-5f : 3e-4f) || !(higher != low);
+        low = higher;
+        if (done) break;
+    }
+    return low;
+}
+
+// A lower bound of the threshold by Jensen's inequality, close where entries are all but equal. Writes zeros up to `end`.
+INLINE float by_mean(float* value, int64_t n, int64_t end, float delta) {
+    std::fill(value + n, value + end, 0.0f);
+    Wide sum = {};
+    for (int64_t i = 0; i < end; i += wide) sum += load(value + i);
+    const float count = static_cast<float>(n), slack = 1e-6f;
+    return total(sum) / count - exp_of<float, int32_t>(-delta * log_of<float, int32_t>(count)) - slack;
+}
+
+// The support of n scores, with -inf up to a multiple of `wide` behind them: `value` gets the weights, `place` the keys.
+template <int kind>
+static Row support_of(const float* x, int64_t n, double alpha, float* value, int32_t* place) {
+    const float infinity = std::numeric_limits<float>::infinity(), delta = static_cast<float>(alpha - 1.0);
+    const int64_t room = padded(n);
+    if (n == 0) return {0, {0.0, 0.0, 0.0}};
+    Wide tops = load(x);
+    for (int64_t i = wide; i < room; i += wide) tops = larger(load(x + i), tops);
+    const float top = largest(tops);
+    if (top == -infinity) return {0, {0.0, 0.0, 0.0}};
+    if (!(top < infinity)) return {-1, {0.0, 0.0, 0.0}};
+    const Wide zero = {}, lowest = zero - 1e30f;
+    float start = -1.0f;
+    if (room > 4 * wide) {  // a shorter row is solved at once
+        store(value, larger((tops - top) * delta, lowest));
+        start = climbed<kind>(value, wide, start, delta, 2);
+    }
+    // A little below the bound: rounding it must not lose an entry.
+    const float reach = start / delta, slack = 1e-6f * (std::abs(top) - reach);
+    const int64_t found = nearest(x, room, top + reach - slack, top, delta, value, place), end = padded(found);
+    if (kind == 0) start = std::max(start, by_mean(value, found, end, delta));
+    for (int64_t i = found; i < end; ++i) value[i] = -1e30f;
+    const float low = climbed<kind>(value, end, start, delta, 40), inverse = 1.0f / delta;
+    Wide sum = zero;
+    for (int64_t i = 0; i < end; i += wide) {
+        Wide p, slope;
+        weight_of<kind>(load(value + i) - low, inverse, p, slope);
+        store(value + i, p);
+        sum += p;
+    }
+    const float factor = 1.0f / total(sum);
+    for (int64_t i = 0; i < end; i += wide) store(value + i, load(value + i) * factor);
+    return {positive(value, place, found), {double(top), double(low), double(factor)}};
+}
+
+// The same for every alpha from 1.01 to 2. Both lists have room for padded(n) + wide entries.
+static Row support_of(const float* x, int64_t n, double alpha, float* value, int32_t* place) {
+    if (alpha == 2.0) return support_of<2>(x, n, alpha, value, place);
+    if (alpha == 1.5) return support_of<1>(x, n, alpha, value, place);
+    if (alpha >= softest) return support_of<0>(x, n, alpha, value, place);
+    Scratch& s = scratch(n);
+    const int64_t count = support(x, n, alpha, s);
+    if (count < 0) return {-1, {0.0, 0.0, 0.0}};
+    for (int64_t i = 0; i < count; ++i) value[i] = static_cast<float>(s.value[i]);
+    std::copy(s.place.begin(), s.place.begin() + count, place);
+    return {count, s.edge};
+}
+
+template <int kind>
+static void weights_at(const float* x, int64_t n, float delta, float top, float low, float factor, float* p) {
+    const float inverse = 1.0f / delta;
+    for (int64_t i = 0; i < n; i += wide) {
+        Wide weight, slope;
+        weight_of<kind>((load(x + i) - top) * delta - low, inverse, weight, slope);
+        store(p + i, weight * factor);
+    }
+}
+
+// The weights of n scores, again, from what `support_of` has found; memory as there.
+static void weights_at(const float* x, int64_t n, double alpha, const Edge& e, float* p) {
+    const float delta = static_cast<float>(alpha - 1.0), top = static_cast<float>(e.top);
+    const float low = static_cast<float>(e.low), factor = static_cast<float>(e.factor);
+    if (alpha == 2.0) return weights_at<2>(x, n, delta, top, low, factor, p);
+    if (alpha == 1.5) return weights_at<1>(x, n, delta, top, low, factor, p);
+    if (alpha >= softest) return weights_at<0>(x, n, delta, top, low, factor, p);
+    SIMD()
+    for (int64_t i = 0; i < n; ++i) {
+        float weight, slope;
+        deformed(double(x[i]) - e.top - e.low, alpha - 1.0, static_cast<float>(1.0 / (alpha - 1.0)), weight, slope);
+        p[i] = static_cast<float>(double(weight) * e.factor);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,167 @@
+"""`regard look`: pictures, tables and scores of tiny models, with and without a model."""
+
+import csv
+import json
+import re
+from importlib.resources import files
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+pytest.importorskip("transformers")
+import transformers
+
+from regard._problem import Problem
+from regard.cli import application
+from regard.hf import watch
+from regard.looking import VisionModel, look, read_pairs, score
+from regard.pictures import read
+from regard.scenes import Scenes, write_scenes
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+CAT = files("regard") / "assets" / "cat.jpg"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A saved classifier."""
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(**SIZES, image_size=32, patch_size=8, num_labels=3)
+    model = transformers.ViTForImageClassification(config)
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if "q_proj" in name or "k_proj" in name:
+                x.normal_(std=0.5)
+    place = tmp_path_factory.mktemp("model")
+    model.save_pretrained(place)
+    return place
+
+
+def run(*arguments):
+    return CliRunner().invoke(application("look"), [*map(str, arguments)])
+
+
+def test_with_a_model(folder, tmp_path):
+    result = run("look", folder, CAT, "--out", tmp_path / "look.png", "--map", "entmax-1.5")
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "look.json").read_text())
+    assert len(rows["rows"]) == 16
+    assert {row["map"] for row in rows["rows"]} == {"model", "entmax-1.5"}
+    assert set(rows["answers"]) == {"model", "entmax-1.5"}
+    assert rows["rows"][8]["support"] < rows["rows"][0]["support"] <= rows["rows"][0]["of"] == 17
+    with (tmp_path / "look.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 16
+    with Image.open(tmp_path / "look.png") as picture:
+        assert picture.width > picture.height / 3
+
+
+def test_panels_are_those_of_the_class_token(folder):
+    model, picture = VisionModel.load(str(folder)), read(CAT)
+    looked = look(model, picture)
+    assert list(looked.panels) == ["layer 0", "layer 1", "rollout"]
+    with torch.no_grad(), watch(model.model, rows="cls") as seen:
+        model.model(model.pixels(picture))
+    expected = seen[1].pictures(seen[1].summary.rows)[0, 2, 0]
+    torch.testing.assert_close(looked.panels["layer 1"]["head 2"], expected)
+    torch.testing.assert_close(
+        looked.panels["layer 1"]["mean"], seen[1].pictures(seen[1].summary.rows)[0, :, 0].mean(0)
+    )
+    assert looked.panels["rollout"]["all layers"].shape == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.SwinConfig(image_size=32, patch_size=4, embed_dim=16, depths=[2], num_heads=[2], window_size=4),
+        transformers.SiglipVisionConfig(**SIZES, image_size=32, patch_size=8),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_models_without_a_class_token(config):
+    model = VisionModel.of(transformers.AutoModel.from_config(config))
+    looked = look(model, read(CAT))
+    assert "rollout" not in looked.panels
+    assert looked.panels["layer 0"]["mean"].sum() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_without_a_model(tmp_path):
+    result = run("look", CAT, "--out", tmp_path / "patches.png")
+    assert result.exit_code == 0, result.output
+    assert "sparsemax" in result.output
+    assert (tmp_path / "patches.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "b", "c"], "3 arguments"),
+        ([CAT, "--map", "sparsemax"], "--map needs a model"),
+        (["no/such-model", CAT], "not in the local cache of Hugging Face.*--download"),
+        (["missing.jpg"], "missing.jpg is not a file"),
+    ],
+)
+def test_problems(arguments, message):
+    result = run("look", *arguments)
+    assert isinstance(result.exception, Problem)
+    assert re.search(message, str(result.exception))
+
+
+def test_a_head_that_finds_objects_is_told_from_one_that_does_not(folder, tmp_path):
+    """Pictures whose bright quarter is the region, masks as PNG and as boxes: the same table, and its chance level."""
+    pictures, masks = tmp_path / "pictures", tmp_path / "masks"
+    pictures.mkdir()
+    masks.mkdir()
+    images, annotations = [], []
+    for i in range(4):
+        x, y = 32 * (i % 2), 32 * (i // 2)
+        picture, mask = Image.new("RGB", (64, 64)), Image.new("L", (64, 64))
+        picture.paste((255, 255, 255), (x, y, x + 32, y + 32))
+        mask.paste(7, (x, y, x + 32, y + 32))
+        picture.save(pictures / f"{i}.png")
+        mask.save(masks / f"{i}.png")
+        images.append({"id": i, "file_name": f"{i}.png", "width": 64, "height": 64})
+        annotations.append({"image_id": i, "bbox": [x, y, 32, 32]})
+    boxes = tmp_path / "boxes.json"
+    boxes.write_text(json.dumps({"images": images, "annotations": annotations}))
+    model = VisionModel.load(str(folder))
+    by_mask, by_box = (score(model, read_pairs(pictures, where)) for where in (masks, boxes))
+    assert [one.row() for one in by_mask] == [one.row() for one in by_box]
+    assert len(by_mask) == 8
+    for one in by_mask:
+        assert one.chance["mass"] == pytest.approx(0.25)
+        assert one.interval["mass"][0] <= one.mean["mass"] <= one.interval["mass"][1]
+    # By hand: the share of the class token's attention on patches that lies in the region.
+    shares = []
+    for pair in read_pairs(pictures, masks):
+        region = pair.region[4::16, 4::16]  # the patches are a quarter of the side
+        with torch.no_grad(), watch(model.model, rows="cls") as seen:
+            model.model(model.pixels(read(pair.picture)))
+        maps = seen[1].pictures(seen[1].summary.rows)[0, :, 0]
+        shares.append((maps * region).sum((-2, -1)) / maps.sum((-2, -1)))
+    expected = torch.stack(shares).mean(0)
+    assert [one.mean["mass"] for one in by_mask[4:]] == pytest.approx(expected.tolist(), abs=1e-5)
+    result = run("look", folder, pictures, "--masks", boxes, "--out", tmp_path / "scores.png")
+    assert result.exit_code == 0, result.output
+    assert "Means over 4 pictures" in result.output
+    assert len(json.loads((tmp_path / "scores.json").read_text())["rows"]) == 8
+
+
+def test_drawn_scenes_are_pictures_with_masks(folder, tmp_path):
+    write_scenes(Scenes("val", 3, size=32), tmp_path)
+    scores = score(VisionModel.load(str(folder)), read_pairs(tmp_path / "val", tmp_path / "objects" / "val"))
+    assert scores.pictures == 3
+    assert all(0 < one.chance["mass"] < 1 for one in scores)
+
+
+def test_regions_that_cannot_be_read(tmp_path):
+    with pytest.raises(Problem, match="is not a folder of pictures"):
+        read_pairs(tmp_path / "none", tmp_path)
+    with pytest.raises(Problem, match="neither a folder nor a file"):
+        read_pairs(tmp_path, tmp_path / "none")
+    with pytest.raises(Problem, match="no picture of"):
+        read_pairs(tmp_path, tmp_path)
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(Problem, match="not COCO-like JSON"):
+        read_pairs(tmp_path, tmp_path / "bad.json")
