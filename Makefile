@@ -5,7 +5,9 @@
 # make bench   set up, then measure against peers (results in benchmarks/results/)
 # make docs    set up, then build the site into build/site
 # make docs-both  the same by a second builder into build/site-zensical, and compare the two
-# make lock    choose anew what make demo installs, and write its hashes
+# make lock    choose anew what make installs, and write its hashes
+# make fuzz    random cases against slow truth, random damage, random requests, for FUZZ_SECONDS (default 300)
+# make load    200 askers beside 50 slow ones press the page's server for a minute, then SIGTERM
 # make notebooks  run the tutorials from top to bottom
 # make release build sdist and wheel, and try them in a clean environment; its steps: make sdist, make wheel, make wheel-test
 # make release-all  the same with every Python from 3.11 that is found
@@ -18,11 +20,13 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 APP    := $(VENV)/.app
 SITE   := $(VENV)/.site
+FUZZ   := $(VENV)/.fuzz
+FUZZ_SECONDS ?= 300
 
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all test-torch hf-models lint types check kills machines bench sanitize browser docs docs-both lock site-check \
+.PHONY: demo test test-all test-torch hf-models lint types check kills fuzz load machines bench sanitize browser docs docs-both lock site-check \
   notebooks sdist wheel wheel-test release release-all clean
 
 # What the application needs is less than what its tests need.
@@ -45,6 +49,14 @@ check: $(READY) browser
 # Minutes of one core: commands that are killed and run again. `python tools/kills.py` tries more moments.
 kills: $(READY)
 	$(BIN)/pytest -ra tests/test_kills.py
+
+# What is found is printed with the number of its case, which `python -m tools.fuzz TARGET --case NUMBER` tries again.
+fuzz: $(FUZZ)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --seconds $(FUZZ_SECONDS)
+
+# On loopback alone, for about a minute.
+load: $(READY)
+	$(BIN)/python tools/load.py
 
 # Other instruction sets, one and two threads, each variant of the kernels and none: what a machine lacks is said.
 machines: $(READY)
@@ -121,26 +133,37 @@ define EMPTY_VENV
 @test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 endef
 
-$(READY) $(APP) $(SITE): pyproject.toml setup.py $(wildcard src/regard/native/*.cpp src/regard/native/*.h) src/regard/native/_signatures.py constraints.txt
+$(READY) $(APP) $(SITE) $(FUZZ): pyproject.toml setup.py $(wildcard src/regard/native/*.cpp src/regard/native/*.h) src/regard/native/_signatures.py constraints.txt \
+  $(wildcard requirements/*.txt)
 $(READY): EXTRA := dev
 $(SITE): EXTRA := dev,docs
-$(READY) $(SITE):
-	$(EMPTY_VENV)
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' 2>pip.log || { cat pip.log; exit 1; }
-	@touch $@
-
-# What strangers run is installed by hash: every wheel must be one of those that `make lock` has seen.
-# Of torch there are builds for CPUs alone, which pip takes where it finds one, but not when it chooses by hash: it is chosen
-# first and checked then. A build for CUDA asks for packages of its own.
+$(FUZZ): EXTRA := dev,fuzz
+$(APP): LOCKS := demo
+$(READY): LOCKS := dev
+$(SITE): LOCKS := dev docs
+$(FUZZ): LOCKS := dev fuzz
 PIP    := $(BIN)/python -m pip
 HASHED := install --quiet --require-hashes --no-deps --requirement
-$(APP): $(wildcard requirements/*.txt)
+
+# Everything is installed by hash: every wheel must be one of those that `make lock` has seen, for Python 3.11 to 3.14.
+# Of torch there are builds for CPUs alone, which pip takes where it finds one, but not when it chooses by hash: it is chosen
+# first and checked then. A build for CUDA asks for packages of its own.
+# UNLOCKED=1 leaves the choice of what constraints.txt does not name to pip, for other Pythons and platforms.
+ifdef UNLOCKED
+$(READY) $(SITE) $(FUZZ):
+	$(EMPTY_VENV)
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' 2>pip.log || { cat pip.log; exit 1; }
+	@touch $@
+$(APP):
+else
+$(READY) $(APP) $(SITE) $(FUZZ):
+endif
 	$(EMPTY_VENV)
 	@rm -rf build/wheels
 	@{ $(PIP) download --quiet --no-deps --only-binary :all: --dest build/wheels --constraint constraints.txt torch \
 	  && $(PIP) $(HASHED) requirements/torch.txt --no-index --find-links build/wheels && rm -rf build/wheels \
-	  && $(PIP) $(HASHED) requirements/demo.txt \
-	  && { $(BIN)/python -c 'import importlib.metadata as m, sys; sys.exit("nvidia" in str(m.requires("torch")))' \
+	  && $(foreach lock,$(LOCKS),$(PIP) $(HASHED) requirements/$(lock).txt &&) \
+	  { $(BIN)/python -c 'import importlib.metadata as m, sys; sys.exit("nvidia" in str(m.requires("torch")))' \
 	       || $(PIP) $(HASHED) requirements/cuda.txt; } \
 	  && $(PIP) install --quiet --no-deps --editable . && $(PIP) check; } >pip.log 2>&1 || { cat pip.log; exit 1; }
 	@touch $@

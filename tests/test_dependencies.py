@@ -74,7 +74,7 @@ def test_releases_that_were_compromised_are_excluded():
     assert lightning.specifier.contains(locked("demo")["lightning"][0])
 
 
-@pytest.mark.parametrize("name", ["torch", "demo", "cuda"])
+@pytest.mark.parametrize("name", ["torch", "demo", "dev", "docs", "fuzz", "cuda"])
 def test_every_line_of_the_lock_has_a_version_and_a_hash(name):
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
     assert text.splitlines()[1] == "--only-binary :all:"
@@ -84,16 +84,26 @@ def test_every_line_of_the_lock_has_a_version_and_a_hash(name):
 
 def test_the_lock_has_the_versions_of_the_constraints():
     """`make lock` was run after the last change; the packages of CUDA are not pinned, torch names theirs."""
-    have = locked("torch", "demo")
+    have = locked("torch", "demo", "dev", "docs", "fuzz")
     differ = {n: (have[n][0], v) for n, v in pinned().items() if n in have and have[n][0] != v}
     assert not differ, "run make lock"
-    for requirement in asked(["vqa", "explore"]):
+    for requirement in asked(["vqa", "explore", "dev", "docs", "fuzz"]):
         assert requirement.specifier.contains(have[canonicalize_name(requirement.name)][0]), requirement
 
 
-def test_the_lock_has_all_that_is_needed_here():
+def test_one_version_of_each_package_is_locked():
+    files = [locked(name) for name in ("demo", "dev", "docs", "fuzz")]
+    versions = {(name, entry[0]) for file in files for name, entry in file.items()}
+    assert len(versions) == len({name for name, _ in versions})
+    assert not set(files[1]) & (set(files[2]) | set(files[3]))
+
+
+@pytest.mark.parametrize(
+    ("extras", "files"), [(["vqa", "explore"], ["demo"]), (["dev"], ["dev"]), (["dev", "fuzz"], ["dev", "fuzz"])]
+)
+def test_the_lock_has_all_that_is_needed_here(extras, files):
     """Whatever the installed packages ask for, from regard's extras on."""
-    have, waiting, seen = locked("torch", "demo", "cuda"), list(asked(["vqa", "explore"])), set()
+    have, waiting, seen = locked("torch", "cuda", *files), list(asked(extras)), set()
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
@@ -102,15 +112,23 @@ def test_the_lock_has_all_that_is_needed_here():
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
-            for needed in map(Requirement, importlib.metadata.requires(name) or ()):
+            try:
+                needs = importlib.metadata.requires(name) or ()
+            except importlib.metadata.PackageNotFoundError:  # of the fuzzing, which has a set-up of its own
+                assert "fuzz" in extras
+                continue
+            for needed in map(Requirement, needs):
                 if needed.marker is None or needed.marker.evaluate({"extra": extra}):
                     waiting.append(needed)
     assert len(seen) > 50
 
 
-def test_the_demonstration_installs_by_hash():
-    recipe = (ROOT / "Makefile").read_text().split("$(APP): $(wildcard requirements/*.txt)\n")[1].split("\n\n")[0]
-    assert "HASHED := install --quiet --require-hashes --no-deps" in (ROOT / "Makefile").read_text()
-    for name in ("torch", "demo", "cuda"):
+def test_everything_is_installed_by_hash():
+    text = (ROOT / "Makefile").read_text()
+    assert "HASHED := install --quiet --require-hashes --no-deps" in text
+    recipe = text.split("$(READY) $(APP) $(SITE) $(FUZZ):\nendif\n")[1].split("\n\n")[0]
+    for name in ("torch", "$(lock)", "cuda"):
         assert f"$(HASHED) requirements/{name}.txt" in recipe
     assert "pip check" in recipe.replace("$(PIP)", "pip")
+    locks = dict(re.findall(r"^\$\((\w+)\): LOCKS := (.+)$", text, re.MULTILINE))
+    assert locks == {"APP": "demo", "READY": "dev", "SITE": "dev docs", "FUZZ": "dev fuzz"}

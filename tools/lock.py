@@ -1,9 +1,10 @@
-"""Pin what `make demo` installs, each package to one version with the hashes of its wheels: `make lock`.
+"""Pin what `make` installs, each package to one version with the hashes of its wheels: `make lock`.
 
-python tools/lock.py        # writes requirements/demo.txt, torch.txt, cuda.txt
+python tools/lock.py        # writes requirements/torch.txt, demo.txt, dev.txt, docs.txt, fuzz.txt, cuda.txt
 
-pip resolves the versions under constraints.txt. The index that pip is configured with gives the hashes of every wheel
-of these versions, so that the files work on any platform, and the requirements of packages on other platforms.
+pip resolves the versions once, under constraints.txt, for everything together. The index that pip is configured with
+gives the hashes of every wheel of these versions, so that the files work on any platform and on every Python from 3.11
+to 3.14, and the requirements of packages on other platforms. A package without a wheel for one of them is named.
 """
 
 import io
@@ -29,7 +30,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("vqa", "explore")
+# What each file has beside those before it; "demo" is installed alone, "dev" has what it has too.
+FILES = {"demo": ("vqa", "explore"), "dev": ("dev",), "docs": ("dev", "docs"), "fuzz": ("dev", "fuzz")}
+EXTRAS = tuple(sorted({extra for extras in FILES.values() for extra in extras}))
+WHAT = {"demo": "`make demo`", "dev": "`make test`", "docs": "`make docs`", "fuzz": "`make fuzz`"}
 HEAD = "# Written by `make lock`: {what}, with the hashes of its wheels.\n--only-binary :all:\n"
 SYSTEMS = [("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "arm64"), ("Windows", "AMD64")]
 OLDEST, NEWEST = 11, 14  # Python 3
@@ -115,7 +119,7 @@ def wheels(name: str) -> list[Wheel]:
     usable_wheels = []
     for link in links.addresses:
         address, fragment = urldefrag(urljoin(page, link))
-        file = unquote(urlsplit(address).path.rsplit("/", 1)[1])
+        file = file_name(address)
         if file.endswith(".whl") and usable(file):
             version = parse_wheel_filename(file)[1]
             usable_wheels.append(Wheel(address, version, fragment.removeprefix("sha256=")))
@@ -156,14 +160,14 @@ def holds(requirement: Requirement, extra: str) -> frozenset[int]:
 
 
 def closure(
-    versions: dict[str, Version], known: dict[str, list[Requirement]], *, cuda: bool
+    extras: tuple[str, ...], versions: dict[str, Version], known: dict[str, list[Requirement]], *, cuda: bool
 ) -> dict[str, frozenset[int]]:
-    """Every package that is needed, and on which platforms. Without `cuda`, torch is a build without CUDA packages.
+    """Every package that extras need, and on which platforms. Without `cuda`, torch is a build without CUDA packages.
 
     A package that only another platform needs, so that pip has not chosen it here, gets the newest version that fits.
     """
     places: dict[tuple[str, str], frozenset[int]] = defaultdict(frozenset)  # by name and extra
-    waiting = [(requirement, EVERYWHERE) for requirement in own_requirements(EXTRAS)]
+    waiting = [(requirement, EVERYWHERE) for requirement in own_requirements(extras)]
     while waiting:
         # Requirements that pin a version come first.
         waiting.sort(key=lambda item: "==" not in str(item[0].specifier))
@@ -226,8 +230,28 @@ def entry(name: str, version: Version, where: frozenset[int], here: str | None) 
     )
 
 
+def without_wheel(name: str, version: Version) -> list[str]:
+    """The Pythons for which a version of a package has no wheel at all."""
+    tags = {tag for w in wheels(name) if w.version == version for tag in parse_wheel_filename(file_name(w.address))[3]}
+
+    def fits(minor: int) -> bool:
+        return any(
+            tag.interpreter in ("py3", "py2.py3", f"py3{minor}", f"cp3{minor}")
+            or (tag.abi == "abi3" and int(tag.interpreter.removeprefix("cp3") or 0) <= minor)
+            or (tag.abi == "none" and tag.interpreter.startswith("py3"))
+            for tag in tags
+        )
+
+    return [f"3.{minor}" for minor in range(OLDEST, NEWEST + 1) if not fits(minor)]
+
+
+def file_name(address: str) -> str:
+    """The name of the file at an address."""
+    return unquote(urlsplit(address).path.rsplit("/", 1)[1])
+
+
 def main() -> None:
-    """Query pip and the index, and write the three files."""
+    """Query pip and the index, and write the files."""
     chosen = chosen_by_pip()
     # Local builds, such as torch 2.13.0+cpu; the builds on the index have more requirements.
     builds = {name: here.sha256 for name, here in chosen.items() if here.version.local}
@@ -236,13 +260,23 @@ def main() -> None:
     for name in known:
         if chosen[name].sha256 not in {w.sha256 for w in wheels(name)}:
             sys.exit(f"{name} {versions[name]} here is no file of the index: its hash is {chosen[name].sha256}")
-    plain, everything = (closure(versions, known, cuda=cuda) for cuda in (False, True))
+    parts = {file: closure(extras, versions, known, cuda=False) for file, extras in FILES.items()}
+    everything = closure(EXTRAS, versions, known, cuda=True)
+    plain = {name for part in parts.values() for name in part}
     for file, names, what in (
-        ("torch", {"torch"}, "the torch that `make demo` installs"),
-        ("demo", set(plain) - {"torch"}, "what `make demo` installs besides torch"),
-        ("cuda", set(everything) - set(plain), "what a build of torch with CUDA needs besides"),
+        ("torch", {"torch"}, "the torch that `make` installs"),
+        *(
+            (file, set(part) - {"torch"} - (set(parts["dev"]) if file in ("docs", "fuzz") else set()), WHAT[file])
+            for file, part in parts.items()
+        ),
+        ("cuda", set(everything) - plain, "what a build of torch with CUDA needs besides"),
     ):
-        lines = [entry(name, versions[name], everything[name], builds.get(name)) for name in sorted(names)]
+        what = f"what {what} installs besides torch" if file in WHAT else what
+        places = parts["demo"] if file == "demo" else everything
+        lines = [entry(name, versions[name], places[name], builds.get(name)) for name in sorted(names)]
+        for name in sorted(names):
+            if lacking := without_wheel(name, versions[name]):
+                print(f"{name} {versions[name]} has no wheel for Python {', '.join(lacking)}")
         place = ROOT / "requirements" / f"{file}.txt"
         beside = place.with_suffix(".new")
         beside.write_text(HEAD.format(what=what) + "".join(lines))

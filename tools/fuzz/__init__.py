@@ -1,0 +1,1 @@
+"""Random cases against slow truth, random damage, random requests: `make fuzz`."""
