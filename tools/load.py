@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -178,8 +179,12 @@ async def pressing(
 def press(
     port: int, requests: list[bytes], *, askers: int, slow_ones: int, seconds: float, process: int, stop: bool = True
 ) -> tuple[Counts, list[int], float]:
-    """See `pressing`; from code that is not asynchronous."""
-    return asyncio.run(pressing(port, requests, askers, slow_ones, seconds, process, stop))
+    """See `pressing`; from code that is not asynchronous, in a thread, as its own may have an event loop already."""
+    with ThreadPoolExecutor(1) as thread:
+        pressed = thread.submit(
+            lambda: asyncio.run(pressing(port, requests, askers, slow_ones, seconds, process, stop))
+        )
+        return pressed.result()
 
 
 def usual_requests(port: int) -> list[bytes]:

@@ -94,4 +94,4 @@ def _known_order(call: Call) -> bool:
     lead, scores = alpha.shape[:-2], (*call.batch, 1, 1)
     fits = alpha.is_floating_point() and alpha.dim() <= len(scores) and alpha.shape[-2:].numel() == 1
     fits = fits and all(n in (1, m) for n, m in zip(reversed(lead), reversed(call.batch), strict=False))
-    return fits and native.reachable(alpha) and _check.readable(alpha) and suits_kernel(alpha)
+    return fits and _check.readable(alpha) and native.reachable(alpha) and suits_kernel(alpha)
