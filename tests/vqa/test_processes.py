@@ -34,6 +34,7 @@ def worker(rank, folder):
     dist.all_reduce(gradients)
     if rank == 0:
         torch.save(gradients / 2, folder / "two.pt")
+    dist.barrier()  # none leaves while another still hears from it
     dist.destroy_process_group()
 
 
