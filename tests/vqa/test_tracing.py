@@ -1,14 +1,23 @@
 """Attention traced back through self-attention: against sums over all pairs of cells, and what must hold."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 from reference.tracing import shares_by_pairs
 from torch.autograd import gradcheck
 
+from regard._rounded import rounded
 from regard.attention.lazy import LazyWeights
+from regard.backbones import make_backbone
+from regard.report import Entry, write_report
 from regard.vqa.mcan import MCAN
+from regard.vqa.predict import Predictor
+from regard.vqa.records import Answers
 from regard.vqa.settings import small
 from regard.vqa.tracing import trace, traced_shares
+from regard.vqa.words import Words
 
 SIZES = {"width": 16, "heads": 2, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8}
 
@@ -86,6 +95,28 @@ def test_what_is_read_by_itself_has_not_moved():
     traced = trace(model, looked, visited)
     assert torch.equal(traced.shares, looked.effective)
     assert float(traced.moved) == 0
+
+
+def test_a_prediction_has_where_it_came_from_and_the_report_shows_it(tmp_path):
+    backbone = make_backbone("small", size=12, widths=[12], depths=[1], stem_stride=4)
+    words = Words.of(["What is it?"])
+    picture = torch.randint(0, 256, (3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    said = {}
+    for reads in ("mixed", "own"):
+        torch.manual_seed(0)
+        model = MCAN(small(**SIZES, reads=reads), vocabulary=len(words), answers=2, cells=(3, 3), features=12)
+        predictor = Predictor(model, backbone, words, Answers(("a cat", "a dog")))
+        said[reads] = predictor.ask(picture, "What is it?", "discrete-sparsemax")
+    mixed, own = said["mixed"], said["own"]
+    assert mixed.traced.shape == (3, 3)
+    assert own.moved == 0 < mixed.moved
+    assert torch.equal(own.traced, own.effective)
+    assert mixed.to_json()["moved"] == pytest.approx(mixed.moved, abs=1e-6)
+    assert json.loads(json.dumps(mixed.to_json()))["traced_weights"] == rounded(mixed.traced)
+    for prediction, moved in ((mixed, 0.25), (mixed, 0.05), (own, 0.0), (own, None)):
+        entry = Entry(picture, "What is it?", [replace(prediction, moved=moved)])
+        text = write_report(tmp_path / "report.html", [entry]).read_text()
+        assert ("25 % of what it read there came from other places" in text) == (moved == 0.25)
 
 
 def test_densities_inside_the_layers_are_not_traced():
