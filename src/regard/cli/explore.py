@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-OUTPUTS = Path("out")
+from regard.cli._folders import OUTPUTS
 
 
 def add(app: typer.Typer) -> None:
@@ -34,7 +34,7 @@ def explore(
     this machine can connect (see `--host`); there are no accounts.
 
         regard explore
-        regard explore out/vqa --port 8080
+        regard explore out/scenes-vqa --port 8080
     """
     from regard._problem import Problem
     from regard.explore import serve
