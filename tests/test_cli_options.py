@@ -73,11 +73,24 @@ FLAGS = {
         *("validation", *RUNNING, *LOOKING, *MODEL, *TRAINING),
     ],
     "compare": [
-        *("attention", "features", "out", "pictures", "preset", "regions", "seeds", "test", "unseen", "workers"),
+        *(
+            "attention",
+            "faithfulness",
+            "features",
+            "hide",
+            "out",
+            "pictures",
+            "preset",
+            "regions",
+            "seeds",
+            "test",
+            "unseen",
+            "workers",
+        ),
         *("accelerator", "checkpoint-every", "fresh", "log-every", "precision", "resume"),
         *(*LOOKING, *MODEL, *TRAINING),
     ],
-    "evaluate": ["attention", "out", "pictures", "regions", "test", *LOOKING],
+    "evaluate": ["attention", "faithfulness", "hide", "out", "pictures", "regions", "test", *LOOKING],
 }
 
 
