@@ -48,7 +48,9 @@ class MCAN(ComputedBuffers, Pretrained):
     `settings.coordinates`), layers of self-attention, attention guided by the last layer of the text, and feed-forward.
     `settings.before` layers of self-attention alone come first. With `settings.guided_first` self-attention follows
     the guided attention, so that what the question marks in one cell reaches the others in the same layer. Words are
-    pooled by discrete attention, cells by the output attention; the sum goes through a norm and a linear layer.
+    pooled by discrete attention, cells by the output attention; the sum goes through a norm and a linear layer. With
+    `settings.reads` "own" the values of the output attention are the cells as the same layers make them without
+    self-attention, so that none carries anything of another; its scores are those of the mixed cells.
     `loss` is the binary cross-entropy, summed over answers and examples.
 
     `save_pretrained`, `from_pretrained` and `push_to_hub` are for the network alone; `regard.vqa.Predictor` has them
@@ -174,6 +176,7 @@ class MCAN(ComputedBuffers, Pretrained):
             missing = ~present
             x = x.masked_fill(missing.unsqueeze(-1), 0)  # zero as beyond the border, for neighbours; NaN would spread
         x = self.cell(x) if self.here is None else self.cell(x) + self.here(self.place.to(x))
+        own = x if self.settings.reads == "own" else None
         for encode in self.before:
             x = encode(x, src_key_padding_mask=missing)
         y, absent = self._read(words)
@@ -183,13 +186,15 @@ class MCAN(ComputedBuffers, Pretrained):
             if not self.settings.guided_first:
                 x = decode.within(x, key_padding_mask=missing)
             if rows is not None and i == 0:
-                x = x[rows]
+                x, own = x[rows], None if own is None else own[rows]
                 present, missing = (None, None) if present is None else (present[rows], ~present[rows])
             x = decode.across(x, y, key_padding_mask=absent)
             if self.settings.guided_first:
                 x = decode.within(x, key_padding_mask=missing)
             x = decode.feed(x)
-        looked: Looked = self.flat_picture(x, present, attention)
+            if own is not None:  # the same layer without self-attention: no cell gets anything from another
+                own = decode.feed(decode.across(own, y, key_padding_mask=absent))
+        looked: Looked = self.flat_picture(x, present, attention, own)
         text = self.flat_text(y, ~absent).context
         return Answered(self.head(self.norm(text + looked.context)), looked)
 
