@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,6 +41,7 @@ from regard.vqa.read import read_questions
 from regard.vqa.results import Results
 from regard.vqa.settings import small, small_training
 from regard.vqa.store import load_run
+from regard.vqa.tracing import trace
 from regard.vqa.train import train
 
 SIZES = {"words": 8, "width": 16, "heads": 2, "feed_forward": 32, "flat": 16, "fused": 24}
@@ -139,7 +141,8 @@ def test_curves_are_those_of_the_slow_twin(parts):
     for i in at:
         name, words = examples.questions[i].picture, examples.words[i][None]
         x = store[[name]].requires_grad_()
-        scores, looked = run.model(x, words, attention=kind)
+        visited = []
+        scores, looked = run.model(x, words, attention=kind, visited=visited)
         answer = int(scores.argmax())
         scores[0, answer].backward()
         ties = torch.rand(16, generator=generator(24, *map(ord, name)))
@@ -149,6 +152,7 @@ def test_curves_are_those_of_the_slow_twin(parts):
             "random": ties.tolist(),
             "centre": [-round(a * a + b * b, 9) for a, b in middles],
             "gradient x input": (x.grad * (x.detach() - hide.mean)).sum(-1).flatten().tolist(),
+            "traced": trace(run.model, looked, visited).shares[0].tolist(),
         }
 
         def see(kept, picture=name):
@@ -180,8 +184,9 @@ class OneCell(torch.nn.Module):
         super().__init__()
         self.used, self.shown, self.cells = used, shown, (4, 4)
         self.weight = torch.nn.Parameter(torch.ones(1))
+        self.settings, self.head = small(), SimpleNamespace(weight=self.weight)
 
-    def forward(self, features, words, rows=None, cell_mask=None, attention=None):
+    def forward(self, features, words, rows=None, cell_mask=None, attention=None, visited=None):
         x = features.flatten(1, 2)
         score = (x[:, self.used] - 1).square().mean(-1)  # hidden: far from one
         weights = torch.nn.functional.one_hot(torch.tensor(self.shown), 16).float().expand(len(x), -1)

@@ -3,7 +3,8 @@
 Cells are hidden in the order of a ranking, the highest first (*deletion*), or all cells but the highest (*insertion*),
 and the score of the answer that the model gives to the whole picture is followed. A ranking that shows what the answer
 rests on has a low area under the first curve and a high one under the second, compared with rankings that know nothing
-of the model's attention: random, from the centre outwards, and gradient x input.
+of the model's attention: random, from the centre outwards, and gradient x input; and with the attention traced back
+through self-attention to where the information came from (`regard.vqa.tracing`).
 
 Legend: B questions, L cells, S steps, M ways to hide.
 """
@@ -26,12 +27,13 @@ from regard.vqa.blind import centred_blob
 from regard.vqa.examples import Examples
 from regard.vqa.hiding import Hiding
 from regard.vqa.kinds import Kind, parse
-from regard.vqa.mcan import MCAN
+from regard.vqa.mcan import MCAN, MixingLayer
 from regard.vqa.output import Looked
 from regard.vqa.resampling import resampled_interval
+from regard.vqa.tracing import trace
 
-ATTENTION, RANDOM, CENTRE, GRADIENT = "attention", "random", "centre", "gradient x input"
-BASELINES = (RANDOM, CENTRE, GRADIENT)
+ATTENTION, RANDOM, CENTRE, GRADIENT, TRACED = "attention", "random", "centre", "gradient x input", "traced"
+BASELINES = (RANDOM, CENTRE, GRADIENT, TRACED)
 RANKINGS = (ATTENTION, *BASELINES)
 CURVES = ("deletion", "insertion")
 CURVE_STEPS = 8  # from the whole picture to nothing
@@ -222,13 +224,16 @@ class _Hidden:
         words = words.to(self.device)
         asked = self.whole.clone().requires_grad_()
         with torch.enable_grad():
-            scores, looked = self.model(asked, words[None], attention=kind)
+            visited: list[MixingLayer] = []
+            scores, looked = self.model(asked, words[None], attention=kind, visited=visited)
             answer = int(scores[0].argmax())
             (slope,) = torch.autograd.grad(scores[0, answer], asked)
         by_gradient = (slope * (self.whole - self.nothing)).sum(-1).flatten().cpu()
-        own = torch.stack([attention_on_cells(looked, self.model.cells)[0].cpu(), by_gradient])
-        attended, sloped = self._features(self._inner(own)).chunk(2)
-        features = torch.cat([self.whole, self.nothing, attended, self.blind, sloped])
+        shown = attention_on_cells(looked, self.model.cells)[0].cpu()
+        traced = trace(self.model, looked, visited)
+        own = torch.stack([shown, by_gradient, shown if traced is None else traced.shares[0].float().cpu()])
+        attended, *others = self._features(self._inner(own)).chunk(3)
+        features = torch.cat([self.whole, self.nothing, attended, self.blind, *others])
         with torch.no_grad():
             said = self.model(features, words.expand(len(features), -1), attention=kind).scores[:, answer]
         said = said.sigmoid().double().cpu()

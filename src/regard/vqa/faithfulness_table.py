@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from regard.vqa.faithfulness import ATTENTION, BASELINES, CURVES, Faithfulness
+from regard.vqa.faithfulness import ATTENTION, BASELINES, CURVES, TRACED, Faithfulness
 from regard.vqa.tables import cell, table
 
 _BETTER = {"deletion": "lower", "insertion": "higher"}
@@ -53,7 +53,7 @@ def verdict(found: Faithfulness) -> str:
 
     A baseline is beaten if the intervals of both differences say so.
     """
-    said = {_ORDERS_IN_WORDS[name]: [found.better(curve, name) for curve in CURVES] for name in BASELINES}
+    said = {words: [found.better(curve, name) for curve in CURVES] for name, words in _ORDERS_IN_WORDS.items()}
     beaten = [words for words, better in said.items() if all(better)]
     lost = [words for words, better in said.items() if False in better]
     unclear = [words for words in said if words not in (*beaten, *lost)]
@@ -64,6 +64,9 @@ def verdict(found: Faithfulness) -> str:
         parts.append(f"it tells less about the answer than {_listed(lost)}, by at least one curve")
     if unclear:
         parts.append(f"it is not clearly better than {_listed(unclear)}")
+    traced = [found.better(curve, TRACED) for curve in CURVES]
+    if False in traced and True not in traced:
+        parts.append("traced back through self-attention it tells more: the information came from other cells")
     text = "; ".join(parts) + "."
     return text[0].upper() + text[1:]
 

@@ -52,8 +52,8 @@ class HidePixels(Hiding):
     >>> from regard.backbones import make_backbone
     >>> backbone = make_backbone("small", size=16, widths=[4], depths=[1])
     >>> hide = HidePixels({"a": torch.zeros(3, 16, 16, dtype=torch.uint8)}, backbone, "mean")
-    >>> hide("a", torch.ones(2, 8, 8, dtype=torch.bool)).shape
-    torch.Size([2, 8, 8, 4])
+    >>> hide("a", torch.ones(2, 16, 16, dtype=torch.bool)).shape
+    torch.Size([2, 16, 16, 4])
     """
 
     def __init__(
