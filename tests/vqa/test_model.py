@@ -324,7 +324,7 @@ def test_contexts_are_integrals_of_the_value_function(kind, basis):
     values = torch.cat([places[0], torch.zeros(len(padding), 2, dtype=psi.dtype)])
     gram = rows.T @ rows + setting.penalty * torch.eye(rows.shape[1], dtype=psi.dtype)
     coefficients = torch.linalg.solve(gram, rows.T @ values)
-    side = 600
+    side = 240
     fine = (torch.arange(side, dtype=torch.float64) + 0.5) / side * 3 - 1
     points = torch.stack(torch.meshgrid(fine, fine, indexing="xy"), -1).reshape(-1, 2)
     density = looked.density.pdf(points.unsqueeze(1)).squeeze(-1)

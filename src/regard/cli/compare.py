@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
 from regard.cli._hide import checked_hide
 from regard.cli._options import Derived, applied, derived
 from regard.cli._shares import SharesShown
@@ -45,8 +46,14 @@ def compare(
     regions: Path | None = typer.Option(
         None, help="The folder of masks of what answers rest on. (default: those that the questions name, beside them)"
     ),
-    features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
-    out: Path = typer.Option(Path("out/compare"), help="The folder of the runs; rerun to resume, or to add seeds."),
+    features: Path | None = typer.Option(
+        None, help="The folder written by regard features. (default: out/DATA-features)", show_default=False
+    ),
+    out: Path | None = typer.Option(
+        None,
+        help="The folder of the runs; rerun to resume, or to add seeds. (default: out/DATA-compare)",
+        show_default=False,
+    ),
     attention: list[str] = typer.Option(
         COMPARED_NAMES,
         help="An output attention to train; repeat for several. regard ask --help lists them.",
@@ -88,7 +95,7 @@ def compare(
     with continuous-softmax are also evaluated with the number of components chosen per question (test-MCA), at four
     prices, or at that of `--price`. `--faithfulness 100` adds tables of what hiding cells does to the answers.
 
-        regard compare out/scenes --features out/features --seeds 3
+        regard compare out/scenes --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
     """
     from regard._problem import Problem
@@ -102,6 +109,8 @@ def compare(
     from regard.vqa.read import read_questions
     from regard.vqa.settings import preset_training
 
+    features = features or default_folder(data, "features")
+    out = out or default_folder(data, "compare")
     settings = applied(preset_training(preset), changes)
     check_folder("--regions", regions)
     hiding = checked_hide(hide, faithfulness)

@@ -74,11 +74,11 @@ def evaluate(
     attentions; beside them the commonest answer, the question alone, an even spread and a blob in the centre.
 
         regard evaluate out/photos labelled/
-        regard evaluate out/vqa out/scenes --out out/vqa/evaluation
-        regard evaluate out/vqa mine.csv --pictures photos/ --regions masks/
+        regard evaluate out/scenes-vqa out/scenes --out out/scenes-vqa/evaluation
+        regard evaluate out/mine mine.csv --pictures photos/ --regions masks/
         regard evaluate out/questions                            # after regard vqa photos/ questions.csv
-        regard evaluate out/vqa out/scenes --attention mixture-selected --price 0.5 --basis thesis-100
-        regard evaluate out/vqa out/scenes --faithfulness 100    # does the answer rest on what the attention shows?
+        regard evaluate out/scenes-vqa out/scenes --attention mixture-selected --price 0.5 --basis thesis-100
+        regard evaluate out/scenes-vqa out/scenes --faithfulness 100  # does the answer rest on what attention shows?
     """
     from regard._problem import Problem
     from regard.training import read_config
@@ -151,7 +151,7 @@ def _of_questions(
     if questions is None and source is not None and folder.questions.is_file():
         questions, pictures = folder.questions, pictures or Path(source.pictures)
     if questions is None:
-        raise Problem("this model answers questions: say which. Example: regard evaluate out/vqa out/scenes")
+        raise Problem("this model answers questions: say which. Example: regard evaluate out/scenes-vqa out/scenes")
     check_folder("--regions", regions)
     for kind in attention:
         try:
