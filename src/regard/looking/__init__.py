@@ -1,6 +1,6 @@
 """Where a model looks: what `regard look` draws, writes and scores."""
 
-from regard.looking.look import Look, look, look_at_patches
+from regard.looking.look import Look, look, look_at_patches, with_ending
 from regard.looking.maps_side_by_side import MeasuredWeights, maps_of, measure_weights, region_on_grid
 from regard.looking.model import VisionModel
 from regard.looking.regions import PictureWithRegion, read_pairs
@@ -21,6 +21,7 @@ __all__ = [
     "look_at_patches",
     "maps_of",
     "measure_weights",
+    "with_ending",
     "read_pairs",
     "region_on_grid",
     "score",
