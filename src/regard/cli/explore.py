@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-OUTPUTS = Path("out")
+from regard.cli._folders import OUTPUTS
 
 
 def add(app: typer.Typer) -> None:
@@ -27,7 +27,9 @@ def explore(
         True, help="Open the page in the browser, on a desktop: not over ssh, not as root, not without a terminal."
     ),
     look: str | None = typer.Option(
-        None, metavar="MODEL", help="A vision model of Hugging Face to look with: a folder, or a name in its cache."
+        None,
+        help="A vision model of Hugging Face to look with: a folder, or a name in its cache. (default: the colours of "
+        "patches)",
     ),
 ) -> None:
     """Open a web page: see what a place of a picture looks at, ask a model, play with attention, watch transport.
@@ -38,7 +40,7 @@ def explore(
     connect (see `--host`); there are no accounts.
 
         regard explore
-        regard explore out/vqa --port 8080
+        regard explore out/scenes-vqa --port 8080
         regard explore --look my-vit
     """
     from regard._problem import Problem

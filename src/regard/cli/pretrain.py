@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
 from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.swav._settings import PRESETS, Settings
 from regard.training._settings import Running
@@ -33,7 +34,11 @@ def pretrain(
         "Face dataset. (default: scikit-learn's digits)",
         show_default=False,
     ),
-    out: Path = typer.Option(Path("out/pretrain"), help="The folder of the run; rerun to resume."),
+    out: Path | None = typer.Option(
+        None,
+        help="The folder of the run; rerun to resume. (default: out/PICTURES-pretrained, out/digits-pretrained)",
+        show_default=False,
+    ),
     preset: str | None = typer.Option(
         None,
         help="Defaults of the settings below: digits, small (32 px), scenes (80 px) or photos (224 px). (default: "
@@ -64,6 +69,7 @@ def pretrain(
     if "backbone" in changes:  # the options in the preset belong to its own backbone
         changes.setdefault("backbone_options", {})
     settings = named(preset or ("digits" if pictures is None else "small"), **changes)
+    out = out or default_folder(pictures or Path("digits"), "pretrained")
     source: Pictures
     test: Pictures | None = None
     if pictures is None:
