@@ -37,7 +37,7 @@ def look(
         regard look my-model photos --masks masks
     """
     from regard._problem import Problem
-    from regard.looking import VisionModel, look_at_patches, with_ending, read_pairs, score, write_scores
+    from regard.looking import VisionModel, look_at_patches, read_pairs, score, with_ending, write_scores
     from regard.looking import look as look_with
     from regard.pictures import read
 

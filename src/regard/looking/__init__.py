@@ -21,9 +21,9 @@ __all__ = [
     "look_at_patches",
     "maps_of",
     "measure_weights",
-    "with_ending",
     "read_pairs",
     "region_on_grid",
     "score",
+    "with_ending",
     "write_scores",
 ]
