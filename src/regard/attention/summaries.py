@@ -69,6 +69,7 @@ def summarize(
     *,
     causal: Causal = False,
     bias: Tensor | None = None,
+    sink: float | Tensor | None = None,
     enable_gqa: bool = False,
     want: Sequence[str] = USUAL,
     top: int = 0,
@@ -77,7 +78,7 @@ def summarize(
 ) -> AttentionSummary:
     """Summaries of the weights of an attention (docs/math.md, 4.10 to 4.12), exact, in O(Lq + Lk) memory.
 
-    - `q`, `k`, `affinity`, `map`, `mask`, `causal`, `bias`, `enable_gqa`: as in `attend`.
+    - `q`, `k`, `affinity`, `map`, `mask`, `causal`, `bias`, `sink`, `enable_gqa`: as in `attend`; the sink is no key.
     - `want`: any of "entropy", "support" and "received"; default all three.
     - `top`: how many of the largest weights of each query; default 0.
     - `regions`: boolean or floating-point, (..., M, Lk), True or the share of each key in each of M regions; the
@@ -95,7 +96,7 @@ def summarize(
     >>> summary.entropy.shape, summary.top_places.shape, bool((summary.regions.sum(-1) - 1 < 1e-6).all())
     (torch.Size([2, 6]), torch.Size([2, 6, 2]), True)
     """
-    lazy = LazyWeights(q, k, affinity, map, mask, causal=causal, bias=bias, enable_gqa=enable_gqa)
+    lazy = LazyWeights(q, k, affinity, map, mask, causal=causal, bias=bias, sink=sink, enable_gqa=enable_gqa)
     return summary_of(lazy, want=want, top=top, regions=regions, rows=rows)
 
 

@@ -9,9 +9,11 @@ import typer
 
 from regard.cli._complete import among
 from regard.cli._folders import default_folder
+from regard.cli._hide import checked_hide
 from regard.cli._options import Derived, applied, derived
 from regard.cli._shares import SharesShown
 from regard.training._settings import Running
+from regard.vqa.hide_names import HIDE_NAMES
 from regard.vqa.kinds import COMPARED, NAMES
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
 from regard.vqa.splits import SPLIT_NAMES
@@ -71,6 +73,18 @@ def compare(
         help="A split for the last column; left out if it has no questions or no features.",
         autocompletion=among(SPLIT_NAMES),
     ),
+    faithfulness: int = typer.Option(
+        0,
+        min=0,
+        help="Questions of the test split for which cells of the picture are hidden in the order of the attention, to "
+        "see whether the answer rests on what is shown.",
+    ),
+    hide: str | None = typer.Option(
+        None,
+        help="What takes the place of a hidden cell: mean, blur or features; see regard evaluate --help. (default: "
+        "mean; features without pictures or backbone)",
+        autocompletion=among(HIDE_NAMES),
+    ),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
 ) -> None:
     """Train several attentions with several seeds each, and print the tables of the thesis with intervals.
@@ -79,7 +93,7 @@ def compare(
     attentions that do not look, an even spread and a blob in the centre. Finished runs in the folder are reused: rerun
     to resume, or with more `--seeds` to add some. Runs on other data are refused; `--fresh` trains them again. Models
     with continuous-softmax are also evaluated with the number of components chosen per question (test-MCA), at four
-    prices, or at that of `--price`.
+    prices, or at that of `--price`. `--faithfulness 100` adds tables of what hiding cells does to the answers.
 
         regard compare out/scenes --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
@@ -99,6 +113,7 @@ def compare(
     out = out or default_folder(data, "compare")
     settings = applied(preset_training(preset), changes)
     check_folder("--regions", regions)
+    hiding = checked_hide(hide, faithfulness)
     check_splits(data, comparison_needs(test, None))
     for kind in attention:
         try:
@@ -128,6 +143,8 @@ def compare(
         progress=SharesShown(),
         pictures=pictures,
         regions=regions,
+        faithfulness=faithfulness,
+        hide=hiding,
     )
     typer.echo(result.tables())
     typer.echo(f"\nNumbers: {ComparisonFolder(out).results}")

@@ -9,7 +9,9 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
+from regard.cli._hide import checked_hide
 from regard.cli._options import Derived, derived
+from regard.vqa.hide_names import HIDE_NAMES
 from regard.vqa.kinds import EVALUATED, NAMES
 from regard.vqa.settings import ModelSettings
 
@@ -53,6 +55,18 @@ def evaluate(
         f"them. (default: {EVALUATED_NAMES})",
         autocompletion=among(NAMES),
     ),
+    faithfulness: int = typer.Option(
+        0,
+        min=0,
+        help="Questions of each split for which cells of the picture are hidden in the order of the attention, to see "
+        "whether the answer rests on what is shown; about 40 passes of the backbone for each attention and question.",
+    ),
+    hide: str | None = typer.Option(
+        None,
+        help="What takes the place of a hidden cell: mean (the mean colour of the picture), blur, or features (the "
+        "mean of the stored features). (default: mean; features without pictures or backbone)",
+        autocompletion=among(HIDE_NAMES),
+    ),
     out: Path = typer.Option(
         None, help="Where to write the numbers: for a backbone a JSON file, else a folder. (default: nowhere)"
     ),
@@ -68,6 +82,7 @@ def evaluate(
         regard evaluate out/mine mine.csv --pictures photos/ --regions masks/
         regard evaluate out/questions                            # after regard vqa photos/ questions.csv
         regard evaluate out/scenes-vqa out/scenes --attention mixture-selected --price 0.5 --basis thesis-100
+        regard evaluate out/scenes-vqa out/scenes --faithfulness 100  # does the answer rest on what attention shows?
     """
     from regard._problem import Problem
     from regard.training import read_config
@@ -75,14 +90,17 @@ def evaluate(
     config = read_config(model)
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
     if kind == "vqa":
-        place = test or data
-        _of_questions(model, None if place is None else Path(place), out, pictures, regions, attention, changes)
+        named = test or data
+        place = None if named is None else Path(named)
+        _of_questions(model, place, out, pictures, regions, attention, changes, faithfulness, hide)
     elif kind not in ("backbone", "swav", "finetune"):
         raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, finetune, vqa.")
     elif given := [
         *(["pictures"] if pictures is not None else []),
         *(["regions"] if regions is not None else []),
         *(["attention"] if attention else []),
+        *(["faithfulness"] if faithfulness else []),
+        *(["hide"] if hide is not None else []),
         *changes,
     ]:
         option = f"--{given[0].replace('_', '-')}"
@@ -124,6 +142,8 @@ def _of_questions(
     regions: Path | None,
     attention: list[str],
     changes: dict[str, Any],
+    faithfulness: int,
+    hide: str | None,
 ) -> None:
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
@@ -158,6 +178,8 @@ def _of_questions(
             regions=regions,
             progress=say,
             changes=changes,
+            faithfulness=faithfulness,
+            hide=checked_hide(hide, faithfulness),
         )
     )
     if out is not None:

@@ -45,9 +45,8 @@ def look(
     if model is None and (map is not None or masks is not None):
         raise Problem(f"{'--map' if map is not None else '--masks'} needs a model: regard look MODEL PICTURE.")
     if model is not None and masks is not None:
-        if map is not None:
-            model.exchange_map(map)
-        scores = score(model, read_pairs(Path(what[-1]), masks))
+        with model.exchanged(map):
+            scores = score(model, read_pairs(Path(what[-1]), masks))
         typer.echo(scores.text())
         for path in write_scores(scores, out):
             typer.echo(f"Written: {path}")

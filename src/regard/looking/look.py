@@ -17,8 +17,7 @@ from regard.attention.summaries import summarize
 from regard.hf import Recording, Seen
 from regard.looking.model import VisionModel
 from regard.maps.spelling import as_map
-from regard.patches import COLUMNS, ROWS
-from regard.patches.photograph import describe_patches
+from regard.patches.photograph import describe_patches, patch_grid
 
 PATCH_MAPS = ("softmax", "entmax-1.5", "sparsemax")
 
@@ -74,8 +73,8 @@ def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Look:
     panels = _panels("", seen)
     table, all_answers = _table("model", seen), {"model": answers}
     if map is not None:
-        model.exchange_map(map)
-        seen, all_answers[map] = model.run(picture, rows="cls", keep=True)
+        with model.exchanged(map):
+            seen, all_answers[map] = model.run(picture, rows="cls", keep=True)
         panels |= _panels(f"{map}: ", seen)
         table += _table(map, seen)
     return Look(picture, panels, table, {name: one for name, one in all_answers.items() if one})
@@ -86,12 +85,13 @@ def look_at_patches(picture: Tensor) -> Look:
 
     Each panel has the mean weight that a patch receives from all patches.
     """
-    features = describe_patches(picture.float() / 255)
+    grid = patch_grid(picture.shape[-2], picture.shape[-1])
+    features = describe_patches(picture.float() / 255, grid)
     panels: dict[str, dict[str, Tensor]] = {}
     table: list[dict[str, Any]] = []
     for name in PATCH_MAPS:
         summary: Any = summarize(features, features, Dot(1.0), as_map(name))
-        panels[name] = {"all patches": summary.received.reshape(ROWS, COLUMNS) / len(features)}
+        panels[name] = {"all patches": summary.received.reshape(grid) / len(features)}
         row = {"map": name, "layer": 0, "name": "patches", "head": 0, "of": len(features)}
         row |= {"entropy": float(summary.entropy.mean()), "support": float(summary.support.float().mean())}
         table.append(_with_chance(row | {"effective": float(summary.effective.mean())}))
