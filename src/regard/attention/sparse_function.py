@@ -20,6 +20,7 @@ from regard.attention.weights import weights_of
 from regard.maps.entmax import Entmax
 
 STORED = 1 << 25  # keys with weight that are stored at most; beyond them weights are computed again from the scores
+REGISTER = 16  # numbers in the widest register: weights of short rows are stored in whole ones
 PIECES = 16  # pieces of a backward pass at least, if there are so many queries
 QUERIES = 128  # in a piece at least
 
@@ -66,7 +67,7 @@ class _Sparse(Function):
     ) -> Tensor:
         heads, queries, keys = len(q), q.shape[-2], k.shape[-2]
         kept = int(any(ctx.needs_input_grad))
-        room = min(heads * queries * keys, STORED) if kept else 0
+        room = min(heads * -(-queries // REGISTER) * REGISTER * keys, STORED) if kept else 0
         start = q.new_empty(kept, heads, queries, dtype=torch.int64)
         count = q.new_empty(kept, heads, queries, dtype=torch.int32)
         edge = q.new_empty(kept, heads, queries, 3, dtype=torch.float64)

@@ -1,4 +1,5 @@
 // Attention by maps with few nonzero weights: what has no weight is skipped, forward and backward (docs/math.md, 4.7).
+// To few keys it goes the way of attention_lanes.h.
 //
 // A thread takes one head, or some queries of one, at a time. Scores of a block of queries are formed in its cache, the
 // support of each row is found, and only the values with weight are read. What the backward pass needs is the support, a
@@ -7,75 +8,14 @@
 
 #include <atomic>
 
-#include "row_slopes.h"
-#include "row_support.h"
+#include "attention_lanes.h"
 
 namespace {
-
-// Something for each pair of a query and a key: `rows` of them, or one for all, in each of `count` matrices, of which
-// head h has number of[h]. None if count is zero.
-template <typename T>
-struct Pairs {
-    const T* at;
-    const int64_t* of;
-    int64_t count, rows;
-    const T* row(int64_t h, int64_t i, int64_t n) const { return at + (of[h] * rows + (rows > 1 ? i : 0)) * n; }
-};
-
-// What is computed, as Python passes it. Query i sees the keys up to i + diagonal.
-struct Attention {
-    const float *q, *k, *v;
-    Pairs<uint8_t> mask;
-    Pairs<float> bias;
-    const double* alphas;
-    int64_t heads, rows, n, e, d, per_head, diagonal;
-    float scale;
-    double alpha(int64_t h) const { return alphas[per_head ? h : 0]; }
-    int64_t seen(int64_t i) const { return std::max<int64_t>(0, std::min(n, i + diagonal + 1)); }
-};
-
-// The supports of all rows. Row i has count[i] keys, from start[i] on in `place` and `weight`, or start[i] is -1.
-// The pointers are those of constants in the backward pass.
-template <typename Start, typename Count, typename Weight, typename Number>
-struct SupportsOf {
-    Start* start;
-    Count *count, *place;
-    Weight* weight;
-    Number* edge;  // three numbers a row, `Edge`
-};
-typedef SupportsOf<int64_t, int32_t, float, double> Supports;
-typedef SupportsOf<const int64_t, const int32_t, const float, const double> KnownSupports;
-
-// Memory of a thread.
-struct Workspace {
-    std::vector<float> keys, values, scores, weights, slope, hold, list;
-    std::vector<int32_t> place;
-    int64_t keys_of = -1, values_of = -1;  // heads whose keys and values are packed
-    double largest_key = 0;
-    void forget() { keys_of = values_of = -1; }
-    void release() {  // what is large is not kept between calls
-        if (keys.size() + values.size() + scores.size() + weights.size() > (1 << 20)) *this = Workspace();
-    }
-};
-
-Workspace& workspace() {
-    static thread_local Workspace own;
-    return own;
-}
-
-template <typename T>
-INLINE T* fitted(std::vector<T>& x, int64_t n) {
-    if (static_cast<int64_t>(x.size()) < n) x.resize(n);
-    return x.data();
-}
 
 // Rows in a block: their scores stay in the cache, and are enough to make use of each packed key.
 INLINE int64_t block_of(int64_t n) {
     return std::max<int64_t>(2 * tall, std::min<int64_t>(16 * tall, 65536 / padded(n) / tall * tall));
 }
-
-constexpr double range = 8e37;  // a quarter of the largest float: products below it cannot overflow when summed
-constexpr double small = 1e30;  // lost in rounding beside the largest float, so that adding to that cannot overflow
 
 // The keys of a head, packed and scaled.
 static void pack_keys(const Attention& c, int64_t h, Workspace& w) {
@@ -106,13 +46,6 @@ static void score(const Attention& c, int64_t h, int64_t first, int64_t last, Wo
     }
 }
 
-INLINE bool below_infinity(const float* x, int64_t n) {
-    float wrong = 0;
-    SIMD(reduction(+ : wrong))
-    for (int64_t i = 0; i < n; ++i) wrong += x[i] < std::numeric_limits<float>::infinity() ? 0.0f : 1.0f;
-    return wrong == 0;
-}
-
 // A share of the memory for supports, taken from all of it a chunk at a time.
 struct Store {
     std::atomic<int64_t>& used;
@@ -129,18 +62,23 @@ struct Store {
     }
 };
 
+// Whether scores and contexts of the queries first to last of a head cannot overflow.
+static bool in_range(const Attention& c, int64_t h, int64_t first, int64_t last, Workspace& w) {
+    if (w.range_of != h) {
+        w.largest_key = largest_absolute(c.k + h * c.n * c.e, c.n * c.e);
+        if (!(double(largest_absolute(c.v + h * c.n * c.d, c.n * c.d)) * double(c.n) < range)) return false;
+    }
+    w.range_of = h;
+    const double queries = largest_absolute(c.q + (h * c.rows + first) * c.e, (last - first) * c.e);
+    const double most = queries * w.largest_key * double(c.e) * std::max(1.0, std::abs(double(c.scale)));
+    return most < (c.bias.count > 0 ? small : range);
+}
+
 // Contexts of the queries first to last of a head. False for a number that is not finite.
 static bool forward_rows(const Attention& c, int64_t h, int64_t first, int64_t last, float* out, const Supports* kept,
                          Store& store, Workspace& w) {
     const float* v = c.v + h * c.n * c.d;
-    if (w.keys_of != h) {
-        w.largest_key = largest_absolute(c.k + h * c.n * c.e, c.n * c.e);
-        if (!(double(largest_absolute(v, c.n * c.d)) * double(c.n) < range)) return false;
-    }
     pack_keys(c, h, w);
-    const double queries = largest_absolute(c.q + (h * c.rows + first) * c.e, (last - first) * c.e);
-    const double most = queries * w.largest_key * double(c.e) * std::max(1.0, std::abs(double(c.scale)));
-    if (!(most < (c.bias.count > 0 ? small : range))) return false;
     const int64_t block = block_of(c.n), step = padded(c.n);
     const double alpha = c.alpha(h);
     float* list = fitted(w.list, step + wide);
@@ -168,26 +106,6 @@ static bool forward_rows(const Attention& c, int64_t h, int64_t first, int64_t l
     return true;
 }
 
-struct Gradients {
-    const float* of_context;
-    float *q, *k, *v;  // k and v: of this head and part
-    double alpha;
-    bool learned;
-};
-
-// Gradients of one row from its support.
-static void backward_row(const Attention& c, int64_t h, int64_t i, const int32_t* place, const float* weight,
-                         int64_t count, Gradients& g, Workspace& w) {
-    const int64_t row = h * c.rows + i;
-    const float* grad = g.of_context + row * c.d;
-    float *slope = fitted(w.slope, c.n), *hold = fitted(w.hold, c.n);
-    products_at(c.v + h * c.n * c.d, c.d, place, count, grad, slope);
-    g.alpha += slopes(weight, slope, count, c.alpha(h), c.scale, g.learned, hold, slope);
-    gather(c.k + h * c.n * c.e, c.e, place, slope, count, g.q + row * c.e);
-    scatter(c.q + row * c.e, c.e, place, slope, count, g.k);
-    scatter(grad, c.d, place, weight, count, g.v);
-}
-
 // Gradients of the rows a to b from all of their weights, which lie padded(n) apart.
 static void backward_dense(const Attention& c, int64_t h, int64_t a, int64_t b, Gradients& g, Workspace& w) {
     const int64_t step = padded(c.n), row = h * c.rows + a, seen = c.seen(b - 1), rows = b - a;
@@ -210,8 +128,6 @@ static void backward_rows(const Attention& c, int64_t h, int64_t first, int64_t 
                           Gradients& g, Workspace& w) {
     const int64_t block = block_of(c.n), step = padded(c.n);
     const bool whole = c.e % wide == 0 && c.d % wide == 0;
-    std::memset(g.k, 0, c.n * c.e * sizeof(float));
-    std::memset(g.v, 0, c.n * c.d * sizeof(float));
     for (int64_t a = first; a < last; a += block) {
         const int64_t b = std::min(a + block, last), row = h * c.rows + a;
         int64_t entries = 0, missing = 0;
@@ -268,7 +184,8 @@ EXPORT int regard_attend_forward(const float* q, const float* k, const float* v,
     const Attention c = {q, k, v, hidden, added, alpha, heads, rows, n, e, d, alphas > 1, diagonal, factor};
     const Supports supports = {start, count, place, weight, edge};
     // Whole heads where there are many, else a few blocks, so that no thread waits long for another.
-    const int64_t block = block_of(n), piece = heads >= 32 ? rows : (127 + block) / block * block;
+    const bool few = in_lanes(c, kept ? room : -1);
+    const int64_t block = few ? short_block : block_of(n), piece = heads >= 32 ? rows : (127 + block) / block * block;
     const int64_t pieces = (rows + piece - 1) / piece;
     const int parts = threads_for(heads * rows * n, threads);
     std::atomic<int64_t> next(0), used(0);
@@ -279,8 +196,13 @@ EXPORT int regard_attend_forward(const float* q, const float* k, const float* v,
         Store store = {used, room, 0, 0};
         w.forget();
         for (int64_t t; failed == 0 && (t = next.fetch_add(1)) < heads * pieces;) {
-            const int64_t h = t / pieces, a = t % pieces * piece;
-            if (!forward_rows(c, h, a, std::min(a + piece, rows), out, kept ? &supports : nullptr, store, w)) failed = 1;
+            const int64_t h = t / pieces, a = t % pieces * piece, b = std::min(a + piece, rows);
+            bool finite = in_range(c, h, a, b, w);
+            if (finite && few)
+                finite = forward_lanes(c, h, a, b, out, kept ? &supports : nullptr, w);
+            else if (finite)
+                finite = forward_rows(c, h, a, b, out, kept ? &supports : nullptr, store, w);
+            if (!finite) failed = 1;
         }
         w.release();
     }
@@ -303,7 +225,7 @@ EXPORT int regard_attend_backward(const float* q, const float* k, const float* v
     const Attention c = {q, k, v, hidden, added, alpha, heads, rows, n, e, d, alphas > 1, diagonal, factor};
     const KnownSupports supports = {start, count, place, weight, edge};
     const int workers = threads_for(heads * rows * n, threads);
-    (void)room;
+    const bool few = in_lanes(c, room);
     std::atomic<int64_t> next(0);
     PARALLEL(num_threads(workers))
     for (int worker = 0; worker < workers; ++worker) {
@@ -312,7 +234,14 @@ EXPORT int regard_attend_backward(const float* q, const float* k, const float* v
         for (int64_t t; (t = next.fetch_add(1)) < heads * parts;) {
             const int64_t h = t / parts, part = t % parts, at = part * heads + h;
             Gradients g = {grad, dq, dk + at * n * e, dv + at * n * d, 0.0, learned != 0};
-            backward_rows(c, h, rows * part / parts, rows * (part + 1) / parts, supports, g, w);
+            std::memset(g.k, 0, n * e * sizeof(float));
+            std::memset(g.v, 0, n * d * sizeof(float));
+            const int64_t first = rows * part / parts / short_block * short_block;
+            const int64_t last = part + 1 == parts ? rows : rows * (part + 1) / parts / short_block * short_block;
+            if (few)
+                backward_lanes(c, h, first, last, supports, g, w);
+            else
+                backward_rows(c, h, first, last, supports, g, w);
             if (learned) dalpha[at] = g.alpha;
         }
         w.release();

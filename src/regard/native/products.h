@@ -91,6 +91,39 @@ static void product(Matrix a, int64_t m, const float* b, int64_t step, int64_t c
     }
 }
 
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
+constexpr bool transposes = true;
+
+// A square of numbers in registers, its rows `step` apart, transposed.
+INLINE void transposed(const float* x, int64_t step, Wide* out) {
+    __m512 a[16], b[16];
+    for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(x + i * step);
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            const __m512d one = _mm512_castps_pd(b[i + j]), other = _mm512_castps_pd(b[i + j + 2]);
+            a[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(one, other));
+            a[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(one, other));
+        }
+    for (int j = 0; j < 4; ++j) {  // quarters of registers
+        const __m512 low = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), high = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
+        const __m512 more = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88);
+        const __m512 most = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+        out[j] = (Wide)_mm512_shuffle_f32x4(low, more, 0x88);
+        out[j + 4] = (Wide)_mm512_shuffle_f32x4(high, most, 0x88);
+        out[j + 8] = (Wide)_mm512_shuffle_f32x4(low, more, 0xdd);
+        out[j + 12] = (Wide)_mm512_shuffle_f32x4(high, most, 0xdd);
+    }
+}
+#else
+constexpr bool transposes = false;
+
+INLINE void transposed(const float*, int64_t, Wide*) {}
+#endif
+
 // n rows of `width` numbers, times `scale`, as columns of panels: number t of all rows of a panel lies together, and the
 // last panel is filled with zeros up to a whole register. It takes padded(n) * width numbers.
 static void pack(const float* x, int64_t n, int64_t width, float scale, float* packed) {
@@ -99,7 +132,14 @@ static void pack(const float* x, int64_t n, int64_t width, float scale, float* p
         float* out = packed + first * width;
         for (int64_t t = 0; t < width; ++t)
             for (int64_t r = rows; r < room; ++r) out[t * room + r] = 0.0f;
-        for (int64_t r = 0; r < rows; ++r)
+        const int64_t whole = transposes && width % wide == 0 ? rows / wide * wide : 0;
+        for (int64_t r = 0; r < whole; r += wide)
+            for (int64_t t = 0; t < width; t += wide) {
+                Wide square[wide];
+                transposed(x + (first + r) * width + t, width, square);
+                for (int64_t i = 0; i < wide; ++i) store(out + (t + i) * room + r, square[i] * scale);
+            }
+        for (int64_t r = whole; r < rows; ++r)
             for (int64_t t = 0; t < width; ++t) out[t * room + r] = scale * x[(first + r) * width + t];
     }
 }

@@ -6,7 +6,7 @@
 // are not above it are dropped before anything else is computed.
 #pragma once
 
-#include "products.h"
+#include "register_powers.h"
 #include "short_rows.h"
 
 namespace {
@@ -89,10 +89,8 @@ INLINE void weight_of(const Wide& u, float inverse, Wide& p, Wide& slope) {
         slope = choose(u > zero, u, zero);
         p = slope * slope;
     } else {
-        const auto in = u > 1e-30f;
-        const Wide safe = choose(in, u, one);
-        p = choose(in, exp_of<Wide, WideWhole>(log_of<Wide, WideWhole>(safe) * inverse), zero);
-        slope = p / safe;
+        p = power_of(u, inverse);
+        slope = p * reciprocal_of(choose(u > 1e-30f, u, one));
     }
 }
 
