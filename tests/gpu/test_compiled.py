@@ -34,7 +34,8 @@ def check(launch, target, spills=0):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_rows(target, recorder):
+def test_rows(target, recorder, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6" if target == "gfx942" else None)  # warps of 64 there
     mask, alpha = torch.ones(2, 1, dtype=torch.bool), torch.ones(2, 1)
     for n, order in ((16384, 1.5), (100_000, 1.1)):
         s = torch.zeros(2, n)

@@ -16,7 +16,7 @@ from regard.attention.arguments import batch_of
 from regard.attention.call import Call
 from regard.attention.range_checks import finite_parameters
 from regard.attention.triton_operator import attend_triton
-from regard.gpu.attention import WIDEST
+from regard.gpu.attention import MOST_HEADS, WIDEST
 from regard.maps.entmax import Entmax, entmax_order
 
 
@@ -89,6 +89,8 @@ def _taken(call: Call) -> bool:
     if call.exporting or not isinstance(call.affinity, Factored) or call.empty:
         return False
     tensors = [call.q, call.k, call.v] if call.bias is None else [call.q, call.k, call.v, call.bias]
+    if math.prod(call.batch) > MOST_HEADS:
+        return False
     if not gpu.usable(*tensors) or (not torch.compiler.is_compiling() and (transforming() or forward_mode())):
         return False
     # Factors of other affinities are in float32, and up to twice as wide as what they are made of, and a little more.

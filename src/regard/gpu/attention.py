@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.gpu._choose import device_of
 from regard.gpu.rows import kind_of
 
 #: From torch's setting of the precision of products of float32: exact, or three products of TF32, which are as good.
 PRECISIONS = {"highest": "ieee", "high": "tf32x3", "medium": "tf32x3"}
 #: Features of queries, keys and values that one program holds.
 WIDEST = {torch.float32: 64, torch.float16: 128, torch.bfloat16: 128}
+MOST_HEADS = 65535  # of all examples together: the second axis of a grid of programs
 
 
 class Tiles(NamedTuple):
@@ -80,22 +82,23 @@ def attend_forward(q: Tensor, k: Tensor, v: Tensor, case: Case) -> SparseResult:
     near = q.new_empty(batch, heads, grid[0], tiles, dtype=torch.float32)
     active = q.new_empty(batch, heads, grid[0], tiles, dtype=torch.uint8)
     tensors, strides, flags = _arguments(q, k, v, case)
-    _attention_kernels.attend_tile[grid](
-        *tensors,
-        context,
-        threshold,
-        share,
-        near,
-        active,
-        *_sizes(q, k, case),
-        *strides,
-        **flags,
-        TOLERANCE=2.0**-11 if q.dtype == torch.float32 else 2.0**-8,
-        BM=size.queries,
-        BN=size.keys,
-        num_warps=size.forward,
-        num_stages=2,
-    )
+    with device_of(q):
+        _attention_kernels.attend_tile[grid](
+            *tensors,
+            context,
+            threshold,
+            share,
+            near,
+            active,
+            *_sizes(q, k, case),
+            *strides,
+            **flags,
+            TOLERANCE=2.0**-11 if q.dtype == torch.float32 else 2.0**-8,
+            BM=size.queries,
+            BN=size.keys,
+            num_warps=size.forward,
+            num_stages=2,
+        )
     return SparseResult(context, threshold, share, active)
 
 
@@ -116,40 +119,42 @@ def attend_backward(
     slopes = torch.empty_like(result.share) if learned else result.share.new_empty(0)
     tensors, strides, flags = _arguments(q, k, v, case)
     solved = result.threshold, result.share, result.active
-    _attention_kernels.attend_backward_queries[(tiles_q, batch * heads)](
-        *tensors,
-        grad,
-        *solved,
-        dq,
-        centre,
-        slopes,
-        *_sizes(q, k, case),
-        *strides,
-        **flags,
-        LEARNED=learned,
-        BM=size.queries,
-        BN=size.keys,
-        num_warps=size.of_queries,
-        num_stages=2,
-    )
+    with device_of(q):
+        _attention_kernels.attend_backward_queries[(tiles_q, batch * heads)](
+            *tensors,
+            grad,
+            *solved,
+            dq,
+            centre,
+            slopes,
+            *_sizes(q, k, case),
+            *strides,
+            **flags,
+            LEARNED=learned,
+            BM=size.queries,
+            BN=size.keys,
+            num_warps=size.of_queries,
+            num_stages=2,
+        )
     sizes = _sizes(q, k, case)
-    _attention_kernels.attend_backward_keys[(tiles_k, batch * heads)](
-        *tensors,
-        grad,
-        *solved,
-        centre,
-        dk,
-        dv,
-        *sizes[:3],
-        tiles_q,
-        *sizes[3:],
-        *strides,
-        **flags,
-        BM=size.queries,
-        BN=size.keys,
-        num_warps=size.of_keys,
-        num_stages=1,
-    )
+    with device_of(q):
+        _attention_kernels.attend_backward_keys[(tiles_k, batch * heads)](
+            *tensors,
+            grad,
+            *solved,
+            centre,
+            dk,
+            dv,
+            *sizes[:3],
+            tiles_q,
+            *sizes[3:],
+            *strides,
+            **flags,
+            BM=size.queries,
+            BN=size.keys,
+            num_warps=size.of_keys,
+            num_stages=1,
+        )
     return dq, dk, dv, slopes
 
 
