@@ -9,11 +9,11 @@ import torch
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton==3.7.1")
 
+from gpu.cases import CLOSE, few, solved
 from interpreter import interpreted
 from triton.runtime.errors import InterpreterError
 
 import regard
-from gpu.cases import CLOSE, few, solved
 from regard import gpu, native
 from regard.gpu import _attention_kernels, _row_kernels
 
@@ -67,8 +67,22 @@ def planted(module, old, new, folder, monkeypatch):
     monkeypatch.setattr(gpu, name, wrong)
 
 
-def attention_is_right():
-    if not all(max(solved(*tensors, of)) <= CLOSE[torch.float32] for _, *tensors, of in few()):
+#: The call that shows a fault first, by the beginning of its name; the first one if it is not here.
+SHOWN_BY = {
+    "causal, off by one": "causal, k",
+    "causal, a tile too few": "causal, k",
+    "the mask of another query": "masked by pair",
+    "a mask that is turned": "masked by key",
+    "skips too eagerly": "near the threshold, before",
+    "skips by the first row": "alphas",
+    "activity of another head": "clustered",
+}
+
+
+def attention_is_right(fault=None):
+    first = SHOWN_BY.get(fault, "negative")
+    calls = sorted(few(), key=lambda call: not call[0].startswith(first))
+    if fault != "no look for NaN" and not all(max(solved(*x, of)) <= CLOSE[torch.float32] for _, *x, of in calls):
         return False
     with regard.checks(False):
         q = torch.zeros(1, 1, 4, 16)
@@ -122,7 +136,7 @@ def test_without_a_fault_nothing_is_found():
 @pytest.mark.parametrize("fault", ATTENTION)
 def test_faults_of_attention(fault, tmp_path, monkeypatch):
     planted(_attention_kernels, *ATTENTION[fault], tmp_path, monkeypatch)
-    assert found(attention_is_right)
+    assert found(lambda: attention_is_right(fault))
 
 
 @pytest.mark.parametrize("fault", ROWS)
