@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 VIEWS = {
+    "look": (1280, 900, "light", "#tab=look&picture=cat&region=0.29_0.25~0.46_0.25~0.47_0.5~0.3_0.5"),
     "ask": (1280, 900, "light", "#tab=ask&sample=scene-3&attention=mixture-2"),
     "playground": (1280, 1010, "light", "#tab=playground"),
     "transport": (1280, 830, "dark", "#tab=transport&t.eps=0.02"),

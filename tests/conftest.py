@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 
 # Before torch is imported: some machines announce AMX and then die on a bfloat16 product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -11,6 +12,8 @@ import torch
 from hypothesis import settings
 
 from regard import native
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 # One thread: tests are many small operations, and most machines run several processes of them.
 torch.set_num_threads(int(os.environ.get("REGARD_TEST_THREADS", "1")))
@@ -24,6 +27,11 @@ settings.load_profile(os.environ.get("REGARD_TEST_PROFILE", "regard"))
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_run() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _indexes_of_shards_in_a_folder_of_the_tests(tmp_path_factory):
+    os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
@@ -60,3 +68,16 @@ def german(tmp_path_factory):
     from german_run import german_run
 
     return german_run(tmp_path_factory.mktemp("german"))
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A real browser, one for each process of tests: a second beside it cannot be started in the same thread."""
+    from playwright.sync_api import sync_playwright
+
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: apt-get install chromium, to test pages in a browser")
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()

@@ -32,14 +32,15 @@ LOOKING = words("basis em-iterations map no-padding padding price ridge-penalty"
 MODEL = words(
     """affinity before cell-variance coordinates dropout feed-forward flat fused guided-first heads layers neighbours
     no-cell-variance no-coordinates no-guided-first no-neighbours no-norm-first no-standardise no-unbiased-norm
-    no-whiten norm-first placement self-attention standardise tokens unbiased-norm whiten whiten-width width words"""
+    no-whiten norm-first placement reads self-attention standardise tokens unbiased-norm whiten whiten-width width
+    words"""
 )
-TRAINING = words("above accumulate batch clip epochs glove grouped lr optimizer schedule single")
+TRAINING = words("above accumulate anneal batch clip epochs glove grouped lr optimizer schedule single")
 VIEWS = words("blur blur-sigma flip grey jitter jitter-p local local-scale local-size ratio scale size tries window")
 PRETRAINING = words(
     """accumulate backbone backbone-options batch-size canvas clip codes dim eps final-lr freeze hidden iterations lr
-    no-pretrained nonlocal-affinity nonlocal-after optimizer pretrained prototype-lr prototypes queue queue-epoch
-    queue-step seed steps temperature warmup warmup-start weight-decay"""
+    mixed-shards no-pretrained nonlocal-affinity nonlocal-after optimizer pretrained prototype-lr prototypes queue
+    queue-epoch queue-step seed steps temperature warmup warmup-start weight-decay"""
 )
 FINETUNING = words(
     """batch-size canvas epochs flip frozen held-out labels lr lr-head momentum schedule scale seed weight-decay
@@ -47,7 +48,8 @@ FINETUNING = words(
 )
 # Frozen: who removes one breaks commands that others have written down.
 FLAGS = {
-    "pretrain": ["out", "preset", *RUNNING, *VIEWS, *PRETRAINING],
+    "index": ["cache"],
+    "pretrain": ["cache", "cache-gb", "out", "patience", "preset", *RUNNING, *VIEWS, *PRETRAINING],
     "finetune": ["out", "preset", "test", *RUNNING, *FINETUNING],
     "classify": [
         *(
@@ -73,11 +75,24 @@ FLAGS = {
         *("validation", *RUNNING, *LOOKING, *MODEL, *TRAINING),
     ],
     "compare": [
-        *("attention", "features", "out", "pictures", "preset", "regions", "seeds", "test", "unseen", "workers"),
+        *(
+            "attention",
+            "faithfulness",
+            "features",
+            "hide",
+            "out",
+            "pictures",
+            "preset",
+            "regions",
+            "seeds",
+            "test",
+            "unseen",
+            "workers",
+        ),
         *("accelerator", "checkpoint-every", "fresh", "log-every", "precision", "resume"),
         *(*LOOKING, *MODEL, *TRAINING),
     ],
-    "evaluate": ["attention", "out", "pictures", "regions", "test", *LOOKING],
+    "evaluate": ["attention", "faithfulness", "hide", "out", "pictures", "regions", "test", *LOOKING],
 }
 
 

@@ -83,6 +83,27 @@ def test_models_with_a_soft_cap(kind, cls):
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "cls"), [("gpt_oss", transformers.GptOssForCausalLM), ("gemma2", transformers.Gemma2ForCausalLM)]
+)
+def test_watching_sinks_and_caps_gives_the_summaries_of_eager_attention(kind, cls):
+    seen = []
+    for model in make_pair(kind, cls):
+        plain = model(input_ids=make_ids()).logits
+        with regard.hf.watch(model, top=2, rows=[-1], keep=True) as one:
+            assert torch.equal(model(input_ids=make_ids()).logits, plain)
+        seen.append(one)
+    assert len(seen[0]) == len(seen[1]) > 0
+    for expected, got in zip(*seen, strict=True):
+        for name in ("entropy", "received", "top_weights", "rows"):
+            torch.testing.assert_close(
+                getattr(got.summary, name), getattr(expected.summary, name), rtol=1e-4, atol=1e-5
+            )
+    torch.testing.assert_close(seen[1].rollout([-1]), seen[0].rollout([-1]), rtol=1e-4, atol=1e-5)
+    if kind == "gpt_oss":
+        assert (seen[1][0].summary.rows.sum(-1) < 0.99).any()
+
+
 def test_sinks_and_caps_by_hand():
     q, k, v = (torch.randn(2, 4, n, 8) for n in (3, 5, 5))
     sinks = torch.randn(4)

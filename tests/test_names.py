@@ -17,6 +17,7 @@ REPEATED = {
     "Gate": "the map as a value; and nn.Gate, the module that learns one per head",
     "largest": "the plain one, and its kernel",
     "T": "a type variable",
+    "usable": "whether kernels take some tensors: native.usable on CPUs, gpu.usable on GPUs, always written so",
 }
 
 

@@ -14,7 +14,7 @@ SOURCE = Path(regard.__file__).parent
 LAYERS = [
     {
         *("_check", "_files", "_install", "_lazy", "_lock", "_once", "_partial", "_plain", "_problem", "_repr"),
-        *("_rounded", "_stop", "_torch", "_workers", "hub", "native"),
+        *("_rounded", "_stop", "_torch", "_workers", "gpu", "hub", "native"),
     },
     {"affinity", "maps", "continuous", "wasserstein"},
     {"attention", "losses"},
@@ -67,7 +67,8 @@ def test_imports_point_one_way(path):
 def test_the_core_needs_torch_alone(path):
     if part(path) in CORE:
         outside = {name.split(".")[0] for name in imports(path, everywhere=False)} - set(sys.stdlib_module_names)
-        assert outside <= {"torch", "regard", "__future__"}
+        kernels = {"triton"} if path.stem in ("_numbers", "_row_kernels", "_attention_kernels") else set()
+        assert outside <= {"torch", "regard", "__future__"} | kernels
 
 
 def test_what_only_the_application_uses_is_in_packages():

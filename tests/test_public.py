@@ -36,6 +36,7 @@ NUMBERED = MODULES[:4]  # what docs/math.md is about
 OWN = {
     "regard.maps",
     "regard.native",
+    "regard.gpu",
     "regard.answering",
     "regard.demo",
     "regard.looking",

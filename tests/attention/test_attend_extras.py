@@ -96,7 +96,7 @@ def test_gradcheck_of_the_bias(map_name, small_blocks):
     bias = make_bias((9, 9)).requires_grad_()
     run = lambda q, k, v, bias: attend(q, k, v, map=MAPS[map_name][0], bias=bias, causal=True)  # noqa: E731
     assert explain_attend(q, k, v, map=MAPS[map_name][0], bias=bias).rows is not None
-    assert gradcheck(run, (q, k, v, bias))
+    assert gradcheck(run, (q, k, v, bias), fast_mode=True)
 
 
 def test_second_derivatives_of_a_bias_in_blocks(monkeypatch):
@@ -215,12 +215,12 @@ def test_dropout_has_the_expectation_and_the_gradient_of_what_it_dropped(map_, b
         torch.manual_seed(5)
         return attend(q, k, v, map=map_, bias=bias, dropout_p=0.4)
 
-    assert gradcheck(run, (q, k, v, bias))
+    assert gradcheck(run, (q, k, v, bias), fast_mode=True)
     c = run(q, k, v, bias)
     after = torch.get_rng_state()
     c.sum().backward()
     assert torch.equal(after, torch.get_rng_state())
-    many = torch.stack([attend(q, k, v, map=map_, bias=bias, dropout_p=0.4) for _ in range(800)]).detach()
+    many = torch.stack([attend(q, k, v, map=map_, bias=bias, dropout_p=0.4) for _ in range(200)]).detach()
     expected = attend(q, k, v, map=map_, bias=bias).detach()
     assert ((many.mean(0) - expected).abs() <= 5 * many.std(0) / math.sqrt(len(many)) + 1e-9).all()
     assert (many[0] != many[1]).any()

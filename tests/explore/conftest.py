@@ -1,6 +1,4 @@
-"""A tiny model trained on German questions, and a real browser."""
-
-import shutil
+"""A tiny model trained on German questions."""
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from regard.vqa.records import Record, Records
 from regard.vqa.settings import small, small_training
 from regard.vqa.train import train
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 COLOURS = {"rot": (200, 30, 30), "grün": (20, 160, 40), "weiß": (250, 250, 250)}
 PLACES = {"über": 10, "unter": 34}
 
@@ -55,15 +52,3 @@ def _german_records(folder, split, count):
             Record(2 * i + 1, name, "Ist die Scheibe über der Linie?", (("ja" if place == "über" else "nein"),) * 10),
         ]
     return Records(split, records, pictures)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium here: apt-get install chromium, to test the page in a browser")
-    with sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()

@@ -198,7 +198,15 @@ class TestPage:
 
     def test_the_api_is_described(self, client):
         described = client.get("/api/openapi.json").json()
-        assert {"/api/ask", "/api/playground", "/api/transport", "/api/assign", "/api/state"} <= set(described["paths"])
+        assert {
+            "/api/look",
+            "/api/means",
+            "/api/ask",
+            "/api/playground",
+            "/api/transport",
+            "/api/assign",
+            "/api/state",
+        } <= set(described["paths"])
         body = described["paths"]["/api/ask"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
         assert set(body["properties"]) == {"question", "attention", "sample", "picture"}
         assert "503" in described["paths"]["/api/ask"]["post"]["responses"]

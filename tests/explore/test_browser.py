@@ -1,4 +1,4 @@
-"""The page in a real browser: three tabs, with the mouse, the keyboard and on a phone."""
+"""The page in a real browser: its tabs, with the mouse, the keyboard and on a phone."""
 
 import io
 import json
@@ -347,12 +347,12 @@ def test_without_samples_the_page_asks_for_a_picture(browser):
         until(page, "getComputedStyle(document.getElementById('words')).direction === 'rtl'")
 
 
-def test_without_a_model_the_page_opens_on_the_playground(page, address):
+def test_without_a_model_the_page_opens_on_a_photograph(page, address):
     opened(page, address[1], "#tab=ask")
-    filled(page)
+    page.wait_for_selector("#look-maps canvas")
     page.get_by_text("make demo trains one.").wait_for()
     assert not page.get_by_role("tab", name="Ask").is_visible()
-    page.get_by_role("tab", name="Playground").focus()
+    page.get_by_role("tab", name="Look").focus()
     page.keyboard.press("ArrowLeft")
     assert page.get_by_role("tab", name="Transport").get_attribute("aria-selected") == "true"
 
@@ -522,7 +522,7 @@ def test_a_label_keeps_off_the_marks_of_others(page, address):
     assert right["x"] > 165
 
 
-@pytest.mark.parametrize("tab", ["ask", "playground", "transport"])
+@pytest.mark.parametrize("tab", ["look", "ask", "playground", "transport"])
 def test_fits_a_phone_and_every_control_has_a_name(browser, address, tab):
     with watched(browser, *address, viewport={"width": 360, "height": 740}, has_touch=True) as page:
         opened(page, address[0], f"#tab={tab}")

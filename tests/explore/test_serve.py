@@ -34,7 +34,7 @@ def test_knows_what_only_this_machine_can_reach(host, local):
 def test_serves_on_loopback_without_a_model(tmp_path):
     with subprocess.Popen([*COMMAND, "--port", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
         try:
-            assert server.stdout.readline() == "There is no model in out/: the page opens on the playground.\n"
+            assert server.stdout.readline() == "There is no model in out/: the page opens on a photograph.\n"
             address = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
             state = httpx.get(f"{address}/api/state", timeout=20).json()
             assert state["model"] is None
@@ -61,10 +61,10 @@ def test_takes_the_newest_model_that_can_answer(german_run, tmp_path, monkeypatc
     assert [path.name for path in found] == ["new", "old"]
     served = []
     monkeypatch.setattr("regard.explore.serve", lambda *arguments: served.append(arguments))
-    explore(None, "127.0.0.1", 0, True)
+    explore(None, "127.0.0.1", 0, True, None)
     assert served[0][0] == Path("out/new")
     assert capsys.readouterr().out == f"The newest model in out/ is {Path('out/new')}; also found: {Path('out/old')}\n"
-    explore(Path("out/old"), "127.0.0.1", 0, True)
+    explore(Path("out/old"), "127.0.0.1", 0, True, None)
     assert served[1][0] == Path("out/old")
     assert capsys.readouterr().out == ""
 
@@ -101,7 +101,7 @@ class TestBrowser:
     def shown(self, monkeypatch):
         """What is opened in a browser, on a desktop with a terminal."""
         addresses = []
-        monkeypatch.setattr("regard.explore.serve", lambda *arguments: arguments[-1]("http://127.0.0.1:8000"))
+        monkeypatch.setattr("regard.explore.serve", lambda *arguments: arguments[3]("http://127.0.0.1:8000"))
         monkeypatch.setattr("regard.cli.explore.on_desktop", lambda *_: True)
         monkeypatch.setattr("regard.cli.explore._newest", lambda: None)
         monkeypatch.setattr(threading, "Thread", Now)
@@ -139,7 +139,7 @@ class TestBrowser:
 def start(monkeypatch, browser=True, terminal=True):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", Terminal() if terminal else io.StringIO())
-        explore(None, "127.0.0.1", 8000, browser)
+        explore(None, "127.0.0.1", 8000, browser, None)
 
 
 class Terminal(io.StringIO):

@@ -1,6 +1,5 @@
 """The report in a real browser: the filter, a phone, the dark, without scripts, and on paper."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,21 +9,6 @@ from fake_model import FakePredictor
 from regard.report import Entry
 from regard.report._page import page as report_page
 from regard.vqa.summary import GroupSummary, RunSummary
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium here: apt-get install chromium, to test the report in a browser"
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,9 @@ def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):
     kinds = ["discrete-softmax", "continuous-softmax"]
     arguments = (tmp_path, place / "scenes", place / "features", settings, kinds)
     shares = []
-    result = compare_kinds(*arguments, seeds=2, prices=(0.1,), progress=shares.append)
+    result = compare_kinds(*arguments, seeds=2, prices=(0.1,), progress=shares.append, faithfulness=2, hide="features")
+    assert result.tables().count("Faithfulness, 2 questions, cells hidden in the stored features, by their mean") == 2
+    assert len(result.to_json()["faithfulness"]["continuous-softmax"]["insertion against centre"]) == 2
     changed = replace(settings, epochs=7, model=replace(settings.model, heads=4))
     with pytest.raises(Problem, match=r"discrete-softmax-0 has a run .*\(epochs 1, now 7; heads 2, now 4\)"):
         compare_kinds(*arguments[:3], changed, kinds, seeds=2, prices=(0.1,))

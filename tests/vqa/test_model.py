@@ -166,6 +166,49 @@ def test_what_is_guided_first_reaches_other_cells():
         assert changed.sum() == (16 if guided_first else 1)
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"before": 1, "guided_first": True}, {"layers": 2}, {"attention": "continuous-softmax"}], ids=str
+)
+def test_what_is_read_of_a_cell_is_its_own(changes):
+    """With `reads="own"` the value of a cell does not change whatever the others hold; its score does."""
+    for reads in ("mixed", "own"):
+        model = tiny(reads=reads, neighbours=False, **changes).eval()
+        assert {n: p.shape for n, p in model.named_parameters()} == {
+            n: p.shape for n, p in tiny(neighbours=False, **changes).named_parameters()
+        }
+        seen = []
+        model.flat_picture.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given))
+        features, words = torch.randn(1, 4, 4, 12), torch.randint(1, 20, (1, 5))
+        others = torch.where(torch.arange(16).reshape(1, 4, 4, 1) == 6, features, torch.randn(1, 4, 4, 12))
+        first, second = model(features, words), model(others, words)
+        scored, read = zip(*((given[0], given[3]) for given in seen), strict=True)
+        assert not torch.allclose(scored[0][0, 6], scored[1][0, 6], atol=1e-3)
+        assert (read[0] is None) == (reads == "mixed")
+        if reads == "own":
+            assert torch.allclose(read[0][0, 6], read[1][0, 6], atol=1e-6)
+            assert not torch.allclose(read[0][0, 7], read[1][0, 7], atol=1e-3)
+            # The context is the expectation of what is read, not of what is scored.
+            for (_, looked), values in ((first, read[0]), (second, read[1])):
+                context = model.flat_picture.pool.merge((looked.effective.unsqueeze(1) @ values).squeeze(1))
+                assert torch.allclose(looked.context, context, atol=1e-5)
+        else:
+            context = model.flat_picture.pool.merge((first.looked.effective.unsqueeze(1) @ scored[0]).squeeze(1))
+            assert torch.allclose(first.looked.context, context, atol=1e-5)
+
+
+def test_reads_has_two_values():
+    with pytest.raises(ValueError, match="reads: got 'keys', expected one of"):
+        small(reads="keys")
+
+
+def test_questions_about_one_picture_together_each_read_by_itself():
+    features, words, rows = torch.randn(2, 4, 4, 12), torch.randint(1, 20, (3, 5)), torch.tensor([1, 0, 1])
+    model = tiny(before=1, layers=2, reads="own").eval()
+    together = model(features, words, rows).scores
+    apart = torch.cat([model(features[r : r + 1], words[i : i + 1]).scores for i, r in enumerate(rows.tolist())])
+    assert torch.allclose(together, apart, atol=1e-5)
+
+
 def test_one_cell_for_statistics():
     model = tiny(whiten=False)
     model.standardise(torch.ones(1, 1, 1, 12))
@@ -281,7 +324,7 @@ def test_contexts_are_integrals_of_the_value_function(kind, basis):
     values = torch.cat([places[0], torch.zeros(len(padding), 2, dtype=psi.dtype)])
     gram = rows.T @ rows + setting.penalty * torch.eye(rows.shape[1], dtype=psi.dtype)
     coefficients = torch.linalg.solve(gram, rows.T @ values)
-    side = 600
+    side = 240
     fine = (torch.arange(side, dtype=torch.float64) + 0.5) / side * 3 - 1
     points = torch.stack(torch.meshgrid(fine, fine, indexing="xy"), -1).reshape(-1, 2)
     density = looked.density.pdf(points.unsqueeze(1)).squeeze(-1)

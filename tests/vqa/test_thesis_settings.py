@@ -56,6 +56,7 @@ THESIS = {
     "neighbours": False,
     "whiten": False,
     "whiten_width": None,
+    "reads": "mixed",
     "attention": "discrete-softmax",
     "basis": "thesis-100",
     "padding": True,
@@ -80,6 +81,7 @@ TRAINED = {
     "clip": None,
     "patience": None,
     "glove": None,
+    "anneal": None,
     "grouped": False,
 }
 

@@ -24,6 +24,7 @@ from regard.vqa.evaluate import evaluate_model
 from regard.vqa.evaluate_run import evaluate_run
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore, make_features
+from regard.vqa.kinds import Discrete
 from regard.vqa.mcan import MCAN
 from regard.vqa.pixels import PixelStore
 from regard.vqa.predict import Predictor
@@ -32,7 +33,7 @@ from regard.vqa.records import Answers
 from regard.vqa.results import Results
 from regard.vqa.settings import ModelSettings, preset_training, relations, small, small_training
 from regard.vqa.store import load_run
-from regard.vqa.train import train
+from regard.vqa.train import Answering, train
 from regard.vqa.words import Words
 
 TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8, "dropout": 0.1}
@@ -409,6 +410,58 @@ def test_killed_and_resumed_bit_for_bit(place, tmp_path):
     assert killed.step == whole.step > 0
     a, b = killed.weights(), whole.weights()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_sparse_attention_is_annealed_and_resumes(place, tmp_path, monkeypatch):
+    """Alpha goes from 1 to 2 over the first half of the steps, also across a stop, and no other kind is touched."""
+    used, forward = [], MCAN.forward
+
+    def watched(self, *given, attention=None):
+        if self.training:
+            used.append(str(attention))
+        return forward(self, *given, attention=attention)
+
+    monkeypatch.setattr(MCAN, "forward", watched)
+    options = {"anneal": 0.5, "epochs": 4, "model": {"attention": "discrete-sparsemax"}}
+    run(place, tmp_path / "whole", **options)
+    half = len(used) // 2
+    assert used[0] == "discrete-softmax"
+    assert used[half:] == ["discrete-sparsemax"] * (len(used) - half)
+    alphas = [Discrete(name.removeprefix("discrete-")).alpha for name in used]
+    assert alphas == sorted(alphas)
+    assert alphas[:half] == pytest.approx([1 + step / half for step in range(half)], abs=0.006)
+    stopped, used[:] = half // 2, []
+    records, store = read_questions(place / "scenes", "train"), FeatureStore.open(place / "features")
+
+    class Stopped(Exception):
+        pass
+
+    def stop(self, step):
+        self.steps_done = step + 1
+        if step + 1 == stopped + 1:
+            raise Stopped
+
+    often = Running(progress=False, checkpoint_every=stopped)
+    with monkeypatch.context() as patch:
+        patch.setattr(Answering, "after_update", stop)
+        with pytest.raises(Stopped):
+            train(tmp_path / "stopped", records, store, settings(**options), running=often)
+    used.clear()
+    train(tmp_path / "stopped", records, store, settings(**options), running=often)
+    assert len(used) == len(alphas) - stopped
+    assert [Discrete(name.removeprefix("discrete-")).alpha for name in used] == alphas[stopped:]
+    a, b = (latest(tmp_path / name).weights() for name in ("whole", "stopped"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    used.clear()
+    run(place, tmp_path / "smooth", anneal=0.5, epochs=1, model={"attention": "continuous-softmax"})
+    assert set(used) == {"continuous-softmax"}
+
+
+def test_anneal_is_a_share():
+    with pytest.raises(ValueError, match="anneal: got 50"):
+        settings(anneal=50)
+    with pytest.raises(ValueError, match="anneal"):
+        settings(anneal=0)
 
 
 def test_presets():

@@ -6,10 +6,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from regard import _check
@@ -20,7 +21,10 @@ from regard.attention.arguments import Causal, Map, has_groups
 from regard.attention.call import Call
 from regard.attention.choice import context_of
 from regard.attention.parameters import Parameters
+from regard.attention.place import Place
 from regard.attention.query_blocks import QueryBlocks, rows_in_budget
+from regard.attention.sink import map_with_sink, with_sink
+from regard.attention.softmax_blocks import SoftmaxBlock, has_softmax_blocks, softmax_blocks
 from regard.attention.weights import weights_of
 from regard.maps.entmax import softmax
 from regard.maps.spelling import as_map
@@ -28,24 +32,12 @@ from regard.maps.spelling import as_map
 _FEW_ROWS = 64  # a block of all heads with fewer queries is a slow product: then one head at a time
 
 
-class Place(NamedTuple):
-    """Where a block of weights lies.
-
-    `part`: its index in the leading dimensions; () for all of them.
-    `queries`: its rows.
-    `keys`: how many keys, from the first one, its rows may see.
-    """
-
-    part: tuple[int, ...]
-    queries: slice
-    keys: int
-
-
 @final
 class LazyWeights:
     """The weights p of one attention (docs/math.md, 4.1), (..., Lq, Lk), in memory one block of queries at a time.
 
-    Arguments as in `attend`, without values. With `enable_gqa` each head of keys is copied for the heads that share
+    Arguments as in `attend`, without values. With a `sink` they are the weights of the keys: what they lack of their
+    total is the sink's. With `enable_gqa` each head of keys is copied for the heads that share
     it. Maps whose rows depend on each other (Sinkhorn) need all weights at once. Half precision is computed in float32,
     and so are results. Differentiable in all tensors: a block is computed again for the gradient.
 
@@ -71,6 +63,7 @@ class LazyWeights:
         *,
         causal: Causal = False,
         bias: Tensor | None = None,
+        sink: float | Tensor | None = None,
         enable_gqa: bool = False,
     ) -> None:
         """Describe the attention: arguments as in `attend`."""
@@ -78,12 +71,13 @@ class LazyWeights:
         if enable_gqa and has_groups(call.q, call.k, None) and call.q.shape[-3] != call.k.shape[-3]:
             k = call.k.repeat_interleave(call.q.shape[-3] // call.k.shape[-3], -3)
             call = call.with_tensors(call.q, k, k[..., :0], call.mask, call.bias)
-        self._call = call
+        self._call = with_sink(call, sink)
+        self._sinks = 0 if sink is None else 1  # keys in front of those of the caller
 
     @property
     def shape(self) -> torch.Size:
         """(..., Lq, Lk)."""
-        return torch.Size((*self._call.batch, self._call.queries, self._call.keys))
+        return torch.Size((*self._call.batch, self._call.queries, self._call.keys - self._sinks))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -103,7 +97,8 @@ class LazyWeights:
 
     def with_map(self, map: Map) -> LazyWeights:
         """The weights that another map makes of the same scores."""
-        return self._of(replace(self._call, map=as_map(map)))
+        value = as_map(map)
+        return self._of(replace(self._call, map=value if not self._sinks else map_with_sink(value)))
 
     def detached(self) -> LazyWeights:
         """The same weights without a gradient in queries and keys, which are kept alive and not copied."""
@@ -120,12 +115,12 @@ class LazyWeights:
             seen = torch.arange(call.keys, device=self.device) <= places[:, None] + call.diagonal
             mask = seen if mask is None else mask & seen
         with without_autocast(q):
-            return weights_of(q, call.k, call.affinity, call.map, mask, bias)
+            return weights_of(q, call.k, call.affinity, call.map, mask, bias)[..., self._sinks :]
 
     def times(self, v: Tensor) -> Tensor:
         """p v, the context (..., Lq, dv) of values (..., Lk, dv), by the algorithms of `attend` (4.1)."""
         call = self._call
-        v = v.to(call.q.dtype)
+        v = pad(v.to(call.q.dtype), (0, 0, self._sinks, 0))
         checked = Call.of(call.q, call.k, v, call.affinity, call.map, call.mask, bias=call.bias)
         return context_of(replace(checked, diagonal=call.diagonal))
 
@@ -139,7 +134,7 @@ class LazyWeights:
             expected = f"leading dimensions that broadcast to {tuple(self._call.batch)}"
             _check.complain("r", f"shape {tuple(r.shape)}", expected, "Add axes of size 1 with unsqueeze.")
         r = r.to(self.dtype).expand(*batch, *r.shape[-2:])
-        total = r.new_zeros(*batch, r.shape[-2], self._call.keys)
+        total = r.new_zeros(*batch, r.shape[-2], self.shape[-1])
 
         def weighted(p: Tensor, place: Place) -> tuple[Tensor, ...]:
             return (r[place.part][..., place.queries] @ p,)
@@ -163,18 +158,25 @@ class LazyWeights:
             size = call.queries if call.couples_rows else max(1, rows_in_budget(piece, piece.numbers) // 2)
             cut = QueryBlocks.of(piece, size)
             for at in cut:
-                place = Place(part, at, cut.seen(at))
-                yield place, _computed(piece, cut, place, of_block)
+                place = Place(part, at, cut.seen(at) - self._sinks)
+                yield place, _computed(piece, cut, place, self._sinks, of_block)
+
+    def softmax_blocks(self) -> Iterator[SoftmaxBlock] | None:
+        """Every block with its scores, where that is faster: softmax of all keys, without a gradient; else None."""
+        call = self._call
+        if self._sinks or 0 in (*call.batch, call.queries) or not has_softmax_blocks(call):
+            return None
+        return softmax_blocks(call.finite())
 
     def _whole(self) -> Tensor:
         """All weights at once."""
         blocks = [p for _, (p,) in self.blocks(lambda p, place: (p,))]
         return blocks[0] if blocks else torch.zeros(self.shape, dtype=self.dtype, device=self.device)
 
-    @classmethod
-    def _of(cls, call: Call) -> LazyWeights:
-        made = cls.__new__(cls)
-        made._call = call
+    def _of(self, call: Call) -> LazyWeights:
+        """The same with another call, of as many keys."""
+        made = LazyWeights.__new__(LazyWeights)
+        made._call, made._sinks = call, self._sinks
         return made
 
     def __repr__(self) -> str:
@@ -182,13 +184,14 @@ class LazyWeights:
 
 
 def _computed(
-    call: Call, cut: QueryBlocks, place: Place, of_block: Callable[[Tensor, Place], tuple[Tensor, ...]]
+    call: Call, cut: QueryBlocks, place: Place, sinks: int, of_block: Callable[[Tensor, Place], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
     q, k, _, mask, bias = cut.block(call.q, call.k, call.v, call.bias, place.queries)
 
     def compute() -> tuple[Tensor, ...]:
         with without_autocast(q):
-            return of_block(weights_of(q, k, call.affinity, call.map, mask, bias), place)
+            p = weights_of(q, k, call.affinity, call.map, mask, bias)
+            return of_block(p[..., sinks:] if sinks else p, place)
 
     if not torch.is_grad_enabled():
         return compute()

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from regard import _check
 from regard.affinity import Affinity, Factored, Shifted
+from regard.attention.arguments import Map
 from regard.attention.call import Call
 from regard.maps._value import MapValue
 
@@ -38,11 +39,16 @@ def with_sink(call: Call, sink: float | Tensor | None) -> Call:
         k=_in_front(k),
         v=torch.cat([torch.zeros_like(v[..., :1, :]), v], -2),
         affinity=_affinity(call.affinity),
-        map=call.map.with_sink() if isinstance(call.map, MapValue) else call.map,
+        map=map_with_sink(call.map),
         mask=_one_more(call.mask, call.keys, True),
         bias=_one_more(call.bias, call.keys, 0.0),
         diagonal=None if call.diagonal is None else call.diagonal + 1,
     )
+
+
+def map_with_sink(map: Map) -> Map:
+    """A map for rows with one more score in front; a callable that is none of regard's is taken as it is."""
+    return map.with_sink() if isinstance(map, MapValue) else map
 
 
 def _as_tensor(sink: float | Tensor, call: Call) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Causal, Map
-from regard.attention.lazy import LazyWeights, Place
+from regard.attention.lazy import LazyWeights
+from regard.attention.place import Place
 from regard.maps.entmax import sparsemax
 
 
@@ -22,6 +23,7 @@ def sparse_weights(
     *,
     causal: Causal = False,
     bias: Tensor | None = None,
+    sink: float | Tensor | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
     """The weights that are not zero, as a CSR tensor (docs/math.md, 4.7): (Lq, Lk), or (B Lq, Lk) for a batch of B.
@@ -40,7 +42,7 @@ def sparse_weights(
             [2.]])
     """
     with torch.no_grad():
-        lazy = LazyWeights(q, k, affinity, map, mask, causal=causal, bias=bias, enable_gqa=enable_gqa)
+        lazy = LazyWeights(q, k, affinity, map, mask, causal=causal, bias=bias, sink=sink, enable_gqa=enable_gqa)
         *batch, queries, keys = lazy.shape
         counts = torch.zeros(*batch, queries, dtype=torch.int64, device=lazy.device)
         # Blocks are ordered by part and by query, but rows of a block of all parts lie between those of others.

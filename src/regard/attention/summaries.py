@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +12,10 @@ from regard import _check
 from regard._repr import shown
 from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Causal, Map
-from regard.attention.lazy import LazyWeights, Place, places_of
+from regard.attention.lazy import LazyWeights, places_of
+from regard.attention.place import Place
 from regard.attention.query_blocks import BUDGET
+from regard.attention.softmax_blocks import SoftmaxBlock
 from regard.maps.entmax import softmax
 
 #: What `summarize` computes unless told otherwise.
@@ -69,6 +71,7 @@ def summarize(
     *,
     causal: Causal = False,
     bias: Tensor | None = None,
+    sink: float | Tensor | None = None,
     enable_gqa: bool = False,
     want: Sequence[str] = USUAL,
     top: int = 0,
@@ -77,7 +80,7 @@ def summarize(
 ) -> AttentionSummary:
     """Summaries of the weights of an attention (docs/math.md, 4.10 to 4.12), exact, in O(Lq + Lk) memory.
 
-    - `q`, `k`, `affinity`, `map`, `mask`, `causal`, `bias`, `enable_gqa`: as in `attend`.
+    - `q`, `k`, `affinity`, `map`, `mask`, `causal`, `bias`, `sink`, `enable_gqa`: as in `attend`; the sink is no key.
     - `want`: any of "entropy", "support" and "received"; default all three.
     - `top`: how many of the largest weights of each query; default 0.
     - `regions`: boolean or floating-point, (..., M, Lk), True or the share of each key in each of M regions; the
@@ -95,7 +98,7 @@ def summarize(
     >>> summary.entropy.shape, summary.top_places.shape, bool((summary.regions.sum(-1) - 1 < 1e-6).all())
     (torch.Size([2, 6]), torch.Size([2, 6, 2]), True)
     """
-    lazy = LazyWeights(q, k, affinity, map, mask, causal=causal, bias=bias, enable_gqa=enable_gqa)
+    lazy = LazyWeights(q, k, affinity, map, mask, causal=causal, bias=bias, sink=sink, enable_gqa=enable_gqa)
     return summary_of(lazy, want=want, top=top, regions=regions, rows=rows)
 
 
@@ -117,11 +120,15 @@ def summary_of(
     regions = None if regions is None else regions.expand(*lazy.shape[:-2], *regions.shape[-2:])
     results = _allocated(lazy, wanted)
 
-    def statistics(p: Tensor, place: Place) -> tuple[Tensor, ...]:
-        seen = None if regions is None else regions[place.part][..., : place.keys]
-        return statistics_of(p, wanted, seen)
+    def seen(place: Place) -> Tensor | None:
+        return None if regions is None else regions[place.part][..., : place.keys]
 
-    for place, values in lazy.blocks(statistics):
+    fast = lazy.softmax_blocks()
+    if fast is None:
+        blocks = lazy.blocks(lambda p, place: statistics_of(p, wanted, seen(place)))
+    else:
+        blocks = ((block.place, _of_softmax(block, wanted, seen(block.place))) for block in fast)
+    for place, values in blocks:
         for name, value in zip(wanted.names, values, strict=True):
             if name == "received":
                 results[name][place.part][..., : place.keys].add_(value)
@@ -189,6 +196,20 @@ def statistics_of(p: Tensor, wanted: Wanted, regions: Tensor | None) -> tuple[Te
         made["top_places"] = torch.where(largest.values > 0, largest.indices, -1)
     if regions is not None:
         made["regions"] = p @ regions.mT
+    return tuple(made[name] for name in wanted.names)
+
+
+def _of_softmax(block: SoftmaxBlock, wanted: Wanted, regions: Tensor | None) -> tuple[Tensor, ...]:
+    """The same of a block with its scores s: ln p is s - max s + ln max p, a sum of terms of one sign, without log."""
+    p, s = block.weights, block.scores
+    made: dict[str, Tensor] = {}
+    if "entropy" in wanted.names:
+        s.sub_(s.amax(-1, keepdim=True))
+        made["entropy"] = (-p.amax(-1).log() - torch.linalg.vecdot(p, s)).unsqueeze(-1)
+    if "support" in wanted.names and block.positive:
+        made["support"] = torch.full((len(p), 1), p.shape[-1], dtype=torch.int64, device=p.device)
+    rest = replace(wanted, names=tuple(name for name in wanted.names if name not in made))
+    made |= dict(zip(rest.names, statistics_of(p, rest, regions), strict=True))
     return tuple(made[name] for name in wanted.names)
 
 

@@ -52,9 +52,9 @@ def ask(
     it in colour over the picture. Scores lie between 0 and 1, and do not sum to one. The answers to a table are its
     rows with further columns: answer, score, unknown_words, problem.
 
-        regard ask out/vqa cat.jpg "What colour is the cat?"
-        regard ask out/vqa cat.jpg "What colour is the cat?" --picture answer.png --attention discrete-softmax
-        regard ask out/vqa --table new.csv --pictures photos/ --out answers.csv
+        regard ask out/mine cat.jpg "What colour is the cat?"
+        regard ask out/mine cat.jpg "What colour is the cat?" --picture answer.png --attention discrete-softmax
+        regard ask out/mine --table new.csv --pictures photos/ --out answers.csv
     """
     from regard._problem import Problem
     from regard.vqa.kinds import parse

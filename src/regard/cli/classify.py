@@ -11,6 +11,7 @@ import typer
 from regard.backbones._known import BACKBONE_NAMES
 from regard.classify.settings import ClassifierSettings
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
 from regard.cli._options import Derived, applied, derived
 from regard.training._settings import Running
 
@@ -51,7 +52,7 @@ def classify(
         "object. (default: none)",
     ),
     out: Path | None = typer.Option(
-        None, help="The folder of the run; rerun to resume. (default: out/NAME-classes, NAME that of PICTURES)"
+        None, help="The folder of the run; rerun to resume. (default: out/PICTURES-classes)"
     ),
     backbone: str | None = typer.Option(
         None,
@@ -99,7 +100,7 @@ def classify(
         raise Problem(
             f"{pictures} is a classifier. Name pictures to classify with it: regard classify {pictures} new.jpg"
         )
-    folder = out or Path("out") / f"{pictures.resolve().name}-classes"
+    folder = out or default_folder(pictures, "classes")
     outcome = train_classifier(
         pictures,
         folder,

@@ -8,9 +8,12 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
+from regard.cli._hide import checked_hide
 from regard.cli._options import Derived, applied, derived
 from regard.cli._shares import SharesShown
 from regard.training._settings import Running
+from regard.vqa.hide_names import HIDE_NAMES
 from regard.vqa.kinds import COMPARED, NAMES
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
 from regard.vqa.splits import SPLIT_NAMES
@@ -43,8 +46,14 @@ def compare(
     regions: Path | None = typer.Option(
         None, help="The folder of masks of what answers rest on. (default: those that the questions name, beside them)"
     ),
-    features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
-    out: Path = typer.Option(Path("out/compare"), help="The folder of the runs; rerun to resume, or to add seeds."),
+    features: Path | None = typer.Option(
+        None, help="The folder written by regard features. (default: out/DATA-features)", show_default=False
+    ),
+    out: Path | None = typer.Option(
+        None,
+        help="The folder of the runs; rerun to resume, or to add seeds. (default: out/DATA-compare)",
+        show_default=False,
+    ),
     attention: list[str] = typer.Option(
         COMPARED_NAMES,
         help="An output attention to train; repeat for several. regard ask --help lists them.",
@@ -64,6 +73,18 @@ def compare(
         help="A split for the last column; left out if it has no questions or no features.",
         autocompletion=among(SPLIT_NAMES),
     ),
+    faithfulness: int = typer.Option(
+        0,
+        min=0,
+        help="Questions of the test split for which cells of the picture are hidden in the order of the attention, to "
+        "see whether the answer rests on what is shown.",
+    ),
+    hide: str | None = typer.Option(
+        None,
+        help="What takes the place of a hidden cell: mean, blur or features; see regard evaluate --help. (default: "
+        "mean; features without pictures or backbone)",
+        autocompletion=among(HIDE_NAMES),
+    ),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
 ) -> None:
     """Train several attentions with several seeds each, and print the tables of the thesis with intervals.
@@ -72,9 +93,9 @@ def compare(
     attentions that do not look, an even spread and a blob in the centre. Finished runs in the folder are reused: rerun
     to resume, or with more `--seeds` to add some. Runs on other data are refused; `--fresh` trains them again. Models
     with continuous-softmax are also evaluated with the number of components chosen per question (test-MCA), at four
-    prices, or at that of `--price`.
+    prices, or at that of `--price`. `--faithfulness 100` adds tables of what hiding cells does to the answers.
 
-        regard compare out/scenes --features out/features --seeds 3
+        regard compare out/scenes --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
     """
     from regard._problem import Problem
@@ -88,8 +109,11 @@ def compare(
     from regard.vqa.read import read_questions
     from regard.vqa.settings import preset_training
 
+    features = features or default_folder(data, "features")
+    out = out or default_folder(data, "compare")
     settings = applied(preset_training(preset), changes)
     check_folder("--regions", regions)
+    hiding = checked_hide(hide, faithfulness)
     check_splits(data, comparison_needs(test, None))
     for kind in attention:
         try:
@@ -119,6 +143,8 @@ def compare(
         progress=SharesShown(),
         pictures=pictures,
         regions=regions,
+        faithfulness=faithfulness,
+        hide=hiding,
     )
     typer.echo(result.tables())
     typer.echo(f"\nNumbers: {ComparisonFolder(out).results}")

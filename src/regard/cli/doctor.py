@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
 
 
 def doctor() -> None:
-    """Print what is installed and what is missing: versions, threads, devices, native kernels, extras.
+    """Print what is installed and what is missing: versions, threads, devices, native and Triton kernels, extras.
 
     For each missing extra, the command that installs it. Paste the output into a bug report.
 
@@ -34,6 +34,7 @@ def doctor() -> None:
     import torch
 
     import regard
+    from regard import gpu
     from regard._install import install_extra
 
     devices = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
@@ -45,6 +46,7 @@ def doctor() -> None:
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} processors",
         "devices": ", ".join(devices),
         "native kernels": regard.native_kernels(),
+        "Triton kernels": gpu.triton_kernels(),
     }
     for extra, package in EXTRAS.items():
         try:

@@ -9,7 +9,9 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
+from regard.cli._hide import checked_hide
 from regard.cli._options import Derived, derived
+from regard.vqa.hide_names import HIDE_NAMES
 from regard.vqa.kinds import EVALUATED, NAMES
 from regard.vqa.settings import ModelSettings
 
@@ -29,13 +31,17 @@ def add(app: typer.Typer) -> None:
 def evaluate(
     changes: dict[str, Any],
     model: Path = typer.Argument(..., help="The folder of a run, an exported model or a backbone."),
-    data: Path = typer.Argument(
+    data: Path | None = typer.Argument(
         None,
-        help="Labelled pictures, or questions with answers. (default: for a backbone scikit-learn's digits, for a "
-        "run of regard vqa its own questions)",
+        help="Labelled pictures, also the URL of tars, or questions with answers. (default: for a backbone "
+        "scikit-learn's digits, for a run of regard vqa its own questions)",
+        show_default=False,
+        path_type=str,
     ),
-    test: Path = typer.Option(
-        None, help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)"
+    test: Path | None = typer.Option(
+        None,
+        help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)",
+        path_type=str,
     ),
     pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
     regions: Path | None = typer.Option(
@@ -49,6 +55,18 @@ def evaluate(
         f"them. (default: {EVALUATED_NAMES})",
         autocompletion=among(NAMES),
     ),
+    faithfulness: int = typer.Option(
+        0,
+        min=0,
+        help="Questions of each split for which cells of the picture are hidden in the order of the attention, to see "
+        "whether the answer rests on what is shown; about 40 passes of the backbone for each attention and question.",
+    ),
+    hide: str | None = typer.Option(
+        None,
+        help="What takes the place of a hidden cell: mean (the mean colour of the picture), blur, or features (the "
+        "mean of the stored features). (default: mean; features without pictures or backbone)",
+        autocompletion=among(HIDE_NAMES),
+    ),
     out: Path = typer.Option(
         None, help="Where to write the numbers: for a backbone a JSON file, else a folder. (default: nowhere)"
     ),
@@ -60,10 +78,11 @@ def evaluate(
     attentions; beside them the commonest answer, the question alone, an even spread and a blob in the centre.
 
         regard evaluate out/photos labelled/
-        regard evaluate out/vqa out/scenes --out out/vqa/evaluation
-        regard evaluate out/vqa mine.csv --pictures photos/ --regions masks/
+        regard evaluate out/scenes-vqa out/scenes --out out/scenes-vqa/evaluation
+        regard evaluate out/mine mine.csv --pictures photos/ --regions masks/
         regard evaluate out/questions                            # after regard vqa photos/ questions.csv
-        regard evaluate out/vqa out/scenes --attention mixture-selected --price 0.5 --basis thesis-100
+        regard evaluate out/scenes-vqa out/scenes --attention mixture-selected --price 0.5 --basis thesis-100
+        regard evaluate out/scenes-vqa out/scenes --faithfulness 100  # does the answer rest on what attention shows?
     """
     from regard._problem import Problem
     from regard.training import read_config
@@ -71,13 +90,17 @@ def evaluate(
     config = read_config(model)
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
     if kind == "vqa":
-        _of_questions(model, test or data, out, pictures, regions, attention, changes)
+        named = test or data
+        place = None if named is None else Path(named)
+        _of_questions(model, place, out, pictures, regions, attention, changes, faithfulness, hide)
     elif kind not in ("backbone", "swav", "finetune"):
         raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, finetune, vqa.")
     elif given := [
         *(["pictures"] if pictures is not None else []),
         *(["regions"] if regions is not None else []),
         *(["attention"] if attention else []),
+        *(["faithfulness"] if faithfulness else []),
+        *(["hide"] if hide is not None else []),
         *changes,
     ]:
         option = f"--{given[0].replace('_', '-')}"
@@ -99,7 +122,7 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
         train, held_out = digits()
         typer.echo("No data given: scikit-learn's digits.")
     else:
-        train, held_out = open_pictures(data), None if test is None else open_pictures(test)
+        train, held_out = open_pictures(data, say=typer.echo), None if test is None else open_pictures(test)
         files = [path for source in (train, held_out) if isinstance(source, Files) for path in source.paths]
         if warning := squeezed(files):
             typer.echo(f"Warning: {warning}", err=True)
@@ -119,6 +142,8 @@ def _of_questions(
     regions: Path | None,
     attention: list[str],
     changes: dict[str, Any],
+    faithfulness: int,
+    hide: str | None,
 ) -> None:
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
@@ -132,7 +157,7 @@ def _of_questions(
     if questions is None and source is not None and folder.questions.is_file():
         questions, pictures = folder.questions, pictures or Path(source.pictures)
     if questions is None:
-        raise Problem("this model answers questions: say which. Example: regard evaluate out/vqa out/scenes")
+        raise Problem("this model answers questions: say which. Example: regard evaluate out/scenes-vqa out/scenes")
     check_folder("--regions", regions)
     for kind in attention:
         try:
@@ -153,6 +178,8 @@ def _of_questions(
             regions=regions,
             progress=say,
             changes=changes,
+            faithfulness=faithfulness,
+            hide=checked_hide(hide, faithfulness),
         )
     )
     if out is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-OUTPUTS = Path("out")
+from regard.cli._folders import OUTPUTS
 
 
 def add(app: typer.Typer) -> None:
@@ -26,22 +26,32 @@ def explore(
     browser: bool = typer.Option(
         True, help="Open the page in the browser, on a desktop: not over ssh, not as root, not without a terminal."
     ),
+    look: str | None = typer.Option(
+        None,
+        help="A vision model of Hugging Face to look with: a folder, or a name in its cache. (default: the colours of "
+        "patches)",
+    ),
 ) -> None:
-    """Open a web page: ask a model and see where it looks, play with attention, watch transport.
+    """Open a web page: see what a place of a picture looks at, ask a model, play with attention, watch transport.
 
-    The page opens on pictures that the run carries, with their questions and the answers of people. Without a model it
-    takes the newest of out/*, that of `regard demo` too; if there is none, the playground needs none. By default only
-    this machine can connect (see `--host`); there are no accounts.
+    With a run it opens on pictures that the run carries, with their questions and the answers of people. Without a
+    model it takes the newest of out/*, that of `regard demo` too; if there is none, it opens on a photograph, whose
+    patches look at each other by their colours, or through the model of --look. By default only this machine can
+    connect (see `--host`); there are no accounts.
 
         regard explore
-        regard explore out/vqa --port 8080
+        regard explore out/scenes-vqa --port 8080
+        regard explore --look my-vit
     """
     from regard._problem import Problem
     from regard.explore import serve
+    from regard.explore._runs import is_transformers
 
     if checkpoint is not None and not checkpoint.exists():
-        raise Problem(f"{checkpoint} is not there. Give the folder of a trained model, or none for the playground.")
-    if checkpoint is None:
+        raise Problem(f"{checkpoint} is not there. Give the folder of a trained model, or none.")
+    if checkpoint is not None and is_transformers(checkpoint):
+        raise Problem(f"{checkpoint} is a model of Hugging Face: regard explore --look {checkpoint}")
+    if checkpoint is None and look is None:
         checkpoint = _newest()
 
     def ready(address: str) -> None:
@@ -50,7 +60,7 @@ def explore(
             _open_browser(address)
 
     try:
-        serve(checkpoint, host, port, ready)
+        serve(checkpoint, host, port, ready, look)
     except KeyboardInterrupt as stopped:
         # All answers are sent and nothing is kept: there is no need to take torch and the model apart, for a second.
         print("regard: stopped.", file=sys.stderr, flush=True)
@@ -81,7 +91,7 @@ def _newest() -> Path | None:
     folders = [path.parent for path in OUTPUTS.glob("*/config.json")]
     found = answering_runs([*folders, DemoFolder(OUTPUTS / "demo").model(str(DEMO[-1]))])
     if not found:
-        typer.echo("There is no model in out/: the page opens on the playground.")
+        typer.echo("There is no model in out/: the page opens on a photograph.")
         return None
     others = f"; also found: {', '.join(map(str, found[1:]))}" if len(found) > 1 else ""
     typer.echo(f"The newest model in out/ is {found[0]}{others}")

@@ -56,11 +56,11 @@ def model(
     """Write a model that answers questions, with its vocabulary, answers and backbone, for the Hugging Face Hub.
 
     The folder has model.safetensors, config.json, vocabulary.json, the backbone and a model card, README.md. The card
-    gives the accuracy and the attention quality if the model was evaluated: `regard evaluate out/vqa out/scenes --out
-    out/vqa/evaluation`. `regard ask`, `regard evaluate` and, in Python, `Predictor.from_pretrained` take the folder;
-    `hf upload me/my-model my-model` uploads it to the Hub.
+    gives the accuracy and the attention quality if the model was evaluated: `regard evaluate out/scenes-vqa out/scenes
+    --out out/scenes-vqa/evaluation`. `regard ask`, `regard evaluate` and, in Python, `Predictor.from_pretrained` take
+    the folder; `hf upload me/my-model my-model` uploads it to the Hub.
 
-        regard export model out/vqa --out my-model --license apache-2.0
+        regard export model out/scenes-vqa --out my-model --license apache-2.0
     """
     from regard.vqa.predict import Predictor
     from regard.vqa.results import Results

@@ -8,6 +8,7 @@ import typer
 
 from regard.backbones._known import BACKBONE_NAMES
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
 from regard.vqa.splits import SPLIT_NAMES
 
 
@@ -23,7 +24,9 @@ def features(
         help="A run of regard pretrain, a model of transformers, efficientnet-lite0 to 2, or small (untrained).",
         autocompletion=among(BACKBONE_NAMES),
     ),
-    out: Path = typer.Option(Path("out/features"), help="The folder of the features; rerun to resume."),
+    out: Path | None = typer.Option(
+        None, help="The folder of the features; rerun to resume. (default: out/DATA-features)", show_default=False
+    ),
     split: list[str] | None = typer.Option(
         None,
         help="A split; repeat for several. (default: train, val and test if present; of a file all rows)",
@@ -48,7 +51,7 @@ def features(
     the same folder is an error.
 
         regard features out/scenes --backbone out/swav --stages
-        regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/features
+        regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/large
     """
     from regard._lock import writing_to
     from regard.pictures import squeezed
@@ -57,6 +60,7 @@ def features(
     from regard.vqa.own import NoSplit, read_own
     from regard.vqa.read import read_questions
 
+    out = out or default_folder(data, "features")
     files: dict[str, Path] = {}
     if data.is_file() and not split:
         files = read_own(data, None, pictures).pictures

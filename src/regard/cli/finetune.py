@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
 from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.swav._finetune_settings import FINETUNE_PRESETS, FinetuneSettings
 from regard.training._settings import Running
@@ -30,14 +31,21 @@ def finetune(
     ),
     pictures: Path | None = typer.Argument(
         None,
-        help="Labelled pictures: a folder for each class, or folders train and val with these. (default: "
-        "scikit-learn's digits, not mirrored)",
+        help="Labelled pictures: a folder for each class, or folders train and val with these; tars or their URL. "
+        "(default: scikit-learn's digits, not mirrored)",
         show_default=False,
+        path_type=str,
     ),
     test: Path | None = typer.Option(
-        None, help="Labelled pictures to test on. (default: those in val, else a part of PICTURES, drawn and stored)"
+        None,
+        help="Labelled pictures to test on. (default: those in val, else a part of PICTURES, drawn and stored)",
+        path_type=str,
     ),
-    out: Path = typer.Option(Path("out/finetune"), help="The folder of the run; rerun to resume."),
+    out: Path | None = typer.Option(
+        None,
+        help="The folder of the run; rerun to resume. (default: out/PICTURES-finetuned, out/digits-finetuned)",
+        show_default=False,
+    ),
     preset: str = typer.Option(
         "whole",
         help="Defaults of the settings below: whole (the network on all labels), 10-percent or 1-percent of them, "
@@ -59,6 +67,7 @@ def finetune(
     from regard.swav import finetune as run
 
     only_first_speaks()
+    out = out or default_folder(pictures or Path("digits"), "finetuned")
     data: Any = pictures
     held_out: Any = test
     if pictures is None:

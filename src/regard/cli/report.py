@@ -27,8 +27,8 @@ def report(
     One HTML file that loads nothing: it can be sent by mail, printed and read on a phone. The accuracy comes from the
     run's summary or from its evaluation, the examples from the held-out pictures that a run carries.
 
-        regard report out/vqa
-        regard report out/vqa --out report.html --attention discrete-softmax --attention continuous-softmax
+        regard report out/mine
+        regard report out/mine --out report.html --attention discrete-softmax --attention continuous-softmax
     """
     from regard._problem import Problem
     from regard.report import write_run_report

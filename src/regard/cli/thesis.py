@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
 from regard.cli._options import Derived, applied, derived
 from regard.cli._shares import SharesShown
 from regard.thesis.printed import EXPERIMENTS, FigureExperiment, TableExperiment, experiment
@@ -43,9 +44,14 @@ def thesis(
     ),
     data: Path | None = typer.Argument(None, help="A folder in the form of VQA-v2, or a file with a column split."),
     pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
-    features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
-    out: Path = typer.Option(
-        Path("out/thesis"), help="The folder of all results; tables and figures share their runs. Rerun to resume."
+    features: Path | None = typer.Option(
+        None, help="The folder written by regard features. (default: out/DATA-features)", show_default=False
+    ),
+    out: Path | None = typer.Option(
+        None,
+        help="The folder of all results; tables and figures share their runs. Rerun to resume. (default: "
+        "out/DATA-thesis)",
+        show_default=False,
     ),
     preset: str = typer.Option(
         "thesis",
@@ -69,8 +75,8 @@ def thesis(
     them are written for the evaluation server if their features are stored. Without a name all are listed.
 
         regard thesis
-        regard thesis table-6.2 vqa/ --features out/features --out out/thesis
-        regard thesis figure-6.4 out/scenes --features out/features --preset small --out out/thesis
+        regard thesis table-6.2 vqa/
+        regard thesis figure-6.4 out/scenes --preset small
     """
     from regard._problem import Problem
 
@@ -92,9 +98,9 @@ def thesis(
     if question is not None and not isinstance(chosen, FigureExperiment):
         raise Problem(f"--question is for a figure, and {name} is a table. Leave it out.")
     setup = ThesisSetup(
-        out,
+        out or default_folder(data, "thesis"),
         data,
-        features,
+        features or default_folder(data, "features"),
         settings,
         test,
         seeds,

@@ -9,6 +9,7 @@ import typer
 
 from regard.backbones._known import BACKBONE_NAMES
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
 from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.training._settings import Running
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
@@ -37,7 +38,9 @@ def train(
     running: dict[str, Any],
     data: Path = typer.Argument(..., help="A folder in the form of VQA-v2, a JSONL or a CSV file."),
     pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
-    features: Path = typer.Option(Path("out/features"), help="The folder written by regard features."),
+    features: Path | None = typer.Option(
+        None, help="The folder written by regard features. (default: out/DATA-features)", show_default=False
+    ),
     end_to_end: str | None = typer.Option(
         None,
         help="A backbone to train too, on the pictures, instead of --features. (default: none)",
@@ -46,7 +49,9 @@ def train(
     size: int | None = typer.Option(
         None, min=8, help="Side of the pictures for --end-to-end, in pixels. (default: the backbone's)"
     ),
-    out: Path = typer.Option(Path("out/vqa"), help="The folder of the run; rerun to resume."),
+    out: Path | None = typer.Option(
+        None, help="The folder of the run; rerun to resume. (default: out/DATA-vqa)", show_default=False
+    ),
     preset: str = typer.Option(
         "small",
         help="Defaults of the settings below: small or relations (for a CPU), full or thesis (Table 6.1, for a GPU).",
@@ -64,7 +69,7 @@ def train(
     Reads the features of `regard features`, or trains a backbone too with `--end-to-end`. Rerun to resume. With few
     data lower `--above`: rarer answers are not learned.
 
-        regard train out/scenes --features out/features --attention continuous-softmax
+        regard train out/scenes --attention continuous-softmax
         regard train mine.csv --pictures photos/ --above 1 --out out/mine
         regard train vqa/ --preset thesis --validation val --attention mixture-4-sparse
     """
@@ -82,6 +87,8 @@ def train(
     from regard.vqa.settings import preset_training
     from regard.vqa.train import train as run
 
+    features = features or default_folder(data, "features")
+    out = out or default_folder(data, "vqa")
     settings = applied(preset_training(preset), changes)
     run_options = applied(Running(), running)
     needs = [Need(split, "training", "--split")]

@@ -9,6 +9,7 @@ import typer
 
 from regard.backbones._known import BACKBONE_NAMES
 from regard.cli._complete import among
+from regard.cli._folders import default_folder
 from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.training._settings import Running
 from regard.vqa.settings import TRAIN_PRESETS, TrainSettings
@@ -35,9 +36,7 @@ def vqa(
     table: Path = typer.Argument(
         ..., help="The questions: a CSV or JSONL with picture, question and answer; optionally split."
     ),
-    out: Path | None = typer.Option(
-        None, help="The folder of the run; rerun to resume. (default: out/NAME, NAME that of the table)"
-    ),
+    out: Path | None = typer.Option(None, help="The folder of the run; rerun to resume. (default: out/TABLE)"),
     backbone: str | None = typer.Option(
         None,
         help="What makes the features: a name, a run of regard pretrain or a model of Hugging Face. (default: the best "
@@ -69,7 +68,7 @@ def vqa(
     from regard.answering import answer_questions
     from regard.vqa.settings import preset_training
 
-    folder = out or Path("out") / table.stem
+    folder = out or default_folder(table)
     result = answer_questions(
         pictures,
         table,

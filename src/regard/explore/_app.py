@@ -20,9 +20,10 @@ from regard._problem import Problem
 from regard.explore._arrival import Arrivals
 from regard.explore._guard import Guard
 from regard.explore._limits import Limits
+from regard.explore._look import Looking, key_of, means, read_view
 from regard.explore._playground import play
-from regard.explore._requests import Answer, Batch, Histograms, Play, Points, Trouble
-from regard.explore._samples import SamplePicture
+from regard.explore._requests import Answer, Batch, Columns, Histograms, LookAt, Play, Points, Trouble
+from regard.explore._samples import SamplePicture, look_pictures
 from regard.explore._transport import assign, move
 from regard.explore._uploads import decode, read_form
 from regard.explore._work import Busy, Workers
@@ -38,25 +39,24 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     422: {"model": Trouble, "description": "Something about the request is wrong; the message says what"},
     503: {"model": Trouble, "description": "Busy: ask again in a moment"},
 }
-FORM = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["question"],
-                    "properties": {
-                        "question": {"type": "string"},
-                        "attention": {"type": "string", "description": "one of those that /api/state lists"},
-                        "sample": {"type": "string", "description": "the name of a picture that /api/state lists"},
-                        "picture": {"type": "string", "format": "binary", "description": "or a picture of your own"},
-                    },
-                }
-            }
-        },
-    }
+PICTURE = {
+    "sample": {"type": "string", "description": "the name of a picture that /api/state lists"},
+    "picture": {"type": "string", "format": "binary", "description": "or a picture of your own"},
 }
+
+
+def _form(required: list[str], **fields: dict[str, str]) -> dict[str, Any]:
+    """The description of a form with a picture and other fields."""
+    schema = {"type": "object", "required": required, "properties": fields | PICTURE}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+FORM = _form(
+    ["question"],
+    question={"type": "string"},
+    attention={"type": "string", "description": "one of those that /api/state lists"},
+)
+LOOK_FORM = _form([], view={"type": "string", "description": f"as JSON: {', '.join(LookAt.model_fields)}"})
 
 
 class Answerer(Protocol):
@@ -83,32 +83,36 @@ def create_app(
     model: str = "",
     hint: str = "",
     words: Sequence[str] = (),
+    looking: Looking | None = None,
 ) -> FastAPI:
     """The application for one model, which all threads share.
 
-    `predictor`: the model; default None: the page opens on the playground, and shows `hint`.
+    `predictor`: the model; default None: the page opens on a photograph to look at, and shows `hint`.
     `samples`: pictures to choose from, by name; default none.
     `limits`: of requests; default `Limits()`.
     `hosts`: host names that requests may have; default None, any.
     `model`: the name of the model on the page.
     `hint`: how to get a model.
     `words`: some that the model knows, for the page to offer; default none.
+    `looking`: what looks at pictures; default patches by their colours, without a model.
 
     >>> app = create_app(hint="There is no model yet.")
     >>> "/api/playground" in app.openapi()["paths"]
     True
     """
-    limits, samples = limits or Limits(), samples or {}
+    limits, samples, looking = limits or Limits(), samples or {}, looking or Looking()
+    shown = look_pictures(samples.values())
     app = FastAPI(title="regard explore", version=regard.__version__, docs_url=None, redoc_url=None,
                   openapi_url="/api/openapi.json")  # fmt: skip
     app.add_middleware(GZipMiddleware, minimum_size=1000)
     arrivals = Arrivals(limits)
     app.add_middleware(Guard, arrivals=arrivals, hosts=hosts)
     _handle_errors(app)
-    _serve_page(app, samples)
+    _serve_page(app, shown)
     answering = Workers(limits.workers, limits.waiting)
     playing = Workers(limits.workers, limits.waiting)
-    app.state.stop = lambda: [part() for part in (arrivals.stop, answering.stop, playing.stop)]
+    seeing = Workers(limits.workers, limits.waiting)
+    app.state.stop = lambda: [part() for part in (arrivals.stop, answering.stop, playing.stop, seeing.stop)]
     attentions = [] if predictor is None else list(predictor.attentions)
     labels = {} if predictor is None else {name: predictor.labels[name] for name in attentions}
 
@@ -121,9 +125,21 @@ def create_app(
             else None,
             "hint": hint,
             "samples": [sample.to_json() for sample in samples.values()],
+            "look": looking.describe()
+            | {"samples": [{"name": sample.name, "label": sample.label} for sample in shown.values()]},
             "limits": {"bytes": limits.picture_bytes, "pixels": limits.picture_pixels,
                        "letters": limits.question_letters},
         }  # fmt: skip
+
+    def chosen(
+        fields: dict[str, str], upload: bytes | None, among: dict[str, SamplePicture]
+    ) -> tuple[Callable[[], Tensor], str]:
+        """What reads the picture of a form, and a name for it."""
+        if upload is not None:
+            return lambda: decode(upload, limits), key_of(upload)
+        if fields.get("sample") in among:
+            return lambda: among[fields["sample"]].picture, f"sample {fields['sample']}"
+        raise Problem(f"there is no picture. Send one, or name a sample: {', '.join(among) or 'there are none'}.")
 
     def answer(predictor: Answerer, fields: dict[str, str], upload: bytes | None) -> dict[str, Any]:
         question, attention = fields.get("question", "").strip(), fields.get("attention") or None
@@ -133,12 +149,7 @@ def create_app(
             raise Problem(f"the question has more than {limits.question_letters} letters. Ask something shorter.")
         if attention is not None and attention not in attentions:
             raise Problem(f"there is no attention of that name. Choose one of {', '.join(attentions)}.")
-        if upload is not None:
-            picture = decode(upload, limits)
-        elif fields.get("sample") in samples:
-            picture = samples[fields["sample"]].picture
-        else:
-            raise Problem(f"there is no picture. Send one, or name a sample: {', '.join(samples) or 'there are none'}.")
+        picture = chosen(fields, upload, samples)[0]()
         prediction: dict[str, Any] = predictor.ask(picture, question, attention).to_json()
         return prediction
 
@@ -150,6 +161,22 @@ def create_app(
         fields, upload = await read_form(request, limits)
         with answering.place():
             return await _timed(answering, lambda: answer(predictor, fields, upload))
+
+    def look(fields: dict[str, str], upload: bytes | None) -> dict[str, Any]:
+        picture, key = chosen(fields, upload, shown)
+        return looking.look(picture, key, read_view(fields.get("view", "")))
+
+    @app.post("/api/look", responses=ERROR_RESPONSES, openapi_extra=LOOK_FORM,
+              summary="What one place of a picture looks at: every map, layer and head")  # fmt: skip
+    async def see(request: Request) -> Response:
+        fields, upload = await read_form(request, limits)
+        with seeing.place():
+            return await _timed(seeing, lambda: look(fields, upload))
+
+    @app.post("/api/means", responses=ERROR_RESPONSES, summary="Means over pictures, with 95 % intervals")
+    async def mean(request: Columns) -> Response:
+        with playing.place():
+            return await _timed(playing, lambda: means(request))
 
     @app.post("/api/playground", responses=ERROR_RESPONSES, summary="Every map and density of a field of scores")
     async def playground(request: Play) -> Response:

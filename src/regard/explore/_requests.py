@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Eps = Annotated[float, Field(ge=0.002, le=10, allow_inf_nan=False)]
 Mass = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Name = Annotated[str, StringConstraints(max_length=60)]
 
 
 class Strict(BaseModel):
@@ -77,6 +78,29 @@ class Batch(Strict):
     eps: Eps = 0.05
     iterations: int = Field(default=3, ge=1, le=200)
     seed: int = Field(default=0, ge=0, le=9999)
+
+
+class LookAt(Strict):
+    """One place of a picture, and how what it looks at is drawn and measured."""
+
+    place: tuple[Unit, Unit] | None = Field(
+        default=None, description="across and down; null for the class token, or the middle where there is none"
+    )
+    layer: int = Field(default=-1, ge=-1, le=9999, description="of the model; -1 is the last")
+    head: int | None = Field(default=None, ge=0, le=9999, description="null for the mean of all heads")
+    alpha: float = Field(default=1.5, ge=1, le=4, allow_inf_nan=False, description="of entmax")
+    gamma: float = Field(default=0.1, ge=0, le=2, allow_inf_nan=False, description="of TVmax")
+    scale: float = Field(default=1.0, ge=0.1, le=50, allow_inf_nan=False, description="of scores without a model")
+    outline: list[tuple[Unit, Unit]] = Field(default=[], max_length=64, description="corners of a region")
+    exchange: bool = Field(default=False, description="also run the model with entmax in every attention")
+
+
+class Columns(Strict):
+    """Numbers of several pictures, by the name of what was measured."""
+
+    columns: dict[Name, Annotated[list[Unit], Field(min_length=1, max_length=1000)]] = Field(
+        min_length=1, max_length=32, description="of each column one number per picture"
+    )
 
 
 Short = Annotated[str, StringConstraints(max_length=300)]

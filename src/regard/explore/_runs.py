@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +20,18 @@ def run_of(checkpoint: Path) -> Path:
     """
     one = Checkpoint.at(checkpoint)
     return checkpoint if one is None else one.run
+
+
+def is_transformers(folder: Path) -> bool:
+    """Whether a folder has a model of Hugging Face: its configuration says of which type.
+
+    >>> is_transformers(Path("nowhere"))
+    False
+    """
+    try:
+        return "model_type" in json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def answering_runs(folders: Iterable[Path]) -> list[Path]:

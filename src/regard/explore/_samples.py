@@ -93,6 +93,11 @@ def sample_pictures(
     return {sample.name: sample for sample in found}
 
 
+def look_pictures(samples: Iterable[SamplePicture] = ()) -> dict[str, SamplePicture]:
+    """The pictures to look at, by name: the photograph, and then those of the model that answers."""
+    return {sample.name: sample for sample in (photograph(), *samples)}
+
+
 def drawn_scenes() -> list[SamplePicture]:
     """Scenes of the embedded benchmark that no model was trained on."""
     from PIL import Image
@@ -147,8 +152,13 @@ def _photograph(words: Words | None) -> list[SamplePicture]:
     questions = tuple(SampleQuestion(text) for text in ABOUT_THE_CAT if _known([text], words))
     if not questions:
         return []
+    return [photograph(questions)]
+
+
+def photograph(questions: tuple[SampleQuestion, ...] = ()) -> SamplePicture:
+    """The photograph of a cat that the package has."""
     file = (files("regard") / "assets" / "cat.jpg").read_bytes()
-    return [SamplePicture("cat", "a cat", pictures.read(file), file, "image/jpeg", questions)]
+    return SamplePicture("cat", "a cat", pictures.read(file), file, "image/jpeg", questions)
 
 
 def _known(questions: Iterable[str], words: Words | None) -> bool:

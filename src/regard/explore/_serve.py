@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from regard.explore._limits import Limits
+    from regard.explore._look import Looking
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HINT = (
@@ -30,8 +31,13 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def explore_app(checkpoint: Path | None, host: str, limits: Limits | None = None) -> FastAPI:
-    """The application with the model of a checkpoint, or with a hint how to get one."""
+def explore_app(
+    checkpoint: Path | None, host: str, limits: Limits | None = None, looking: Looking | None = None
+) -> FastAPI:
+    """The application with the model of a checkpoint, or with a hint how to get one.
+
+    `looking`: what looks at pictures; default patches by their colours.
+    """
     from regard.explore._app import create_app
     from regard.explore._limits import Limits
     from regard.explore._runs import run_of
@@ -40,7 +46,7 @@ def explore_app(checkpoint: Path | None, host: str, limits: Limits | None = None
     limits = limits or Limits()
     hosts = LOCAL | {host} if is_local(host) else None
     if checkpoint is None:
-        return create_app(None, None, limits, hosts=hosts, hint=HINT)
+        return create_app(None, None, limits, hosts=hosts, hint=HINT, looking=looking)
     import torch
 
     from regard.vqa.predict import Predictor
@@ -50,7 +56,8 @@ def explore_app(checkpoint: Path | None, host: str, limits: Limits | None = None
     if predictor.words.known:  # warm-up, since the first call is slow, in a word of whatever language
         predictor.ask(torch.zeros(3, 64, 64, dtype=torch.uint8), predictor.words.known[0])
     words = predictor.some_words(12)
-    return create_app(predictor, samples, limits, hosts=hosts, model=run.resolve().name, words=words)
+    name = run.resolve().name
+    return create_app(predictor, samples, limits, hosts=hosts, model=name, words=words, looking=looking)
 
 
 def serve(
@@ -58,13 +65,16 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     ready: Callable[[str], None] = print,
+    look: str | None = None,
 ) -> None:
     """Serve the page until interrupted.
 
-    `checkpoint`: the folder of a model; default None, no model.
+    `checkpoint`: the folder of a model that answers questions; default None, no model.
     `host`: the address to listen on; default this machine only.
     `port`: 0 for any free port; default 8000.
     `ready`: called with the URL once the page can be opened; default print.
+    `look`: a vision model of Hugging Face to look at pictures with: a folder, or a name in the local cache; default
+    None, patches by their colours.
 
     >>> import socket
     >>> with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -77,13 +87,17 @@ def serve(
     from regard.explore._connections import Server
     from regard.explore._limits import Limits
     from regard.explore._playground import play
-    from regard.explore._requests import Blob, Play
+    from regard.explore._requests import Blob, LookAt, Play
+    from regard.explore._samples import photograph
 
     # The worker threads are the parallelism; more threads inside each operation would compete with them.
     torch.set_num_threads(1)
     limits = Limits()
-    app = explore_app(checkpoint, host, limits)
+    looking = _looking(look)
+    app = explore_app(checkpoint, host, limits, looking)
     play(Play(blobs=[Blob(x=0.5, y=0.5)]))  # warm-up
+    cat = photograph()
+    looking.look(lambda: cat.picture, f"sample {cat.name}", LookAt())  # warm-up, and the first view of the page
     server = Server(app, host, limits, app.state.stop)
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -92,3 +106,14 @@ def serve(
     url_host = f"[{host}]" if ":" in host else host
     ready(f"http://{url_host}:{listening.getsockname()[1]}")
     server.run([listening])
+
+
+def _looking(name: str | None) -> Looking:
+    """What looks at pictures; with a model if it has a name."""
+    from regard.explore._look import Looking
+
+    if name is None:
+        return Looking()
+    from regard.looking.model import VisionModel
+
+    return Looking(VisionModel.load(name), Path(name).name)

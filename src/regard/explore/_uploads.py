@@ -37,7 +37,7 @@ class InMemory(MultiPartParser):
 async def read_form(request: Request, limits: Limits) -> tuple[dict[str, str], bytes | None]:
     """The text fields of a form, and the bytes of its one file, if it has one."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise HTTPException(415, "Send a form: multipart/form-data with question, and picture or sample.")
+        raise HTTPException(415, "Send a form: multipart/form-data with question or view, and picture or sample.")
     parser = InMemory(
         request.headers, request.stream(), max_files=1, max_fields=8, max_part_size=8 * limits.question_letters + 1000
     )

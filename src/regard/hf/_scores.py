@@ -64,6 +64,7 @@ def _lazy(
     position_bias: Tensor | None = None,
     indices: Tensor | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **keywords: Any,
 ) -> LazyWeights:
     """What makes the weights of a call.
@@ -72,10 +73,9 @@ def _lazy(
     `causal_by_default`: whether a module without a mask is causal unless it says otherwise, as in SDPA.
     Other arguments as transformers passes them.
     """
-    for name in ("s_aux", "cache"):
-        if keywords.get(name) is not None:
-            remedy = 'Watch it with model.set_attn_implementation("eager"), which forms its weights.'
-            _check.complain(name, type(keywords[name]).__name__, "None", remedy, NotImplementedError)
+    if (cache := keywords.get("cache")) is not None:
+        remedy = 'Watch it with model.set_attn_implementation("eager"), which forms its weights.'
+        _check.complain("cache", type(cache).__name__, "None", remedy, NotImplementedError)
     queries, keys = query.shape[2], key.shape[2]
     if causal_by_default and is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
@@ -104,7 +104,8 @@ def _lazy(
         query, key = affinity.pack(query), affinity.pack(key)
     affinity = affinity if softcap is None else SoftCap(affinity, float(softcap))
     groups = query.shape[1] != key.shape[1]
-    return LazyWeights(query, key, affinity, map, mask, causal=causal, bias=bias, enable_gqa=groups)
+    sink = None if s_aux is None else s_aux.reshape(-1, 1, 1).to(query.dtype)
+    return LazyWeights(query, key, affinity, map, mask, causal=causal, bias=bias, sink=sink, enable_gqa=groups)
 
 
 def multihead_weights(module: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any]) -> LazyWeights:

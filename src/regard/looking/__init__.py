@@ -1,18 +1,29 @@
 """Where a model looks: what `regard look` draws, writes and scores."""
 
-from regard.looking.look import Look, look, look_at_patches
+from regard.looking.look import Look, look, look_at_patches, with_ending
+from regard.looking.maps_side_by_side import MeasuredWeights, maps_of, measure_weights, region_on_grid
 from regard.looking.model import VisionModel
 from regard.looking.regions import PictureWithRegion, read_pairs
 from regard.looking.score import HeadScore, score, write_scores
+from regard.looking.views import HeadScores, ModelView, PatchView, View
 
 __all__ = [
     "HeadScore",
+    "HeadScores",
     "Look",
+    "MeasuredWeights",
+    "ModelView",
+    "PatchView",
     "PictureWithRegion",
+    "View",
     "VisionModel",
     "look",
     "look_at_patches",
+    "maps_of",
+    "measure_weights",
     "read_pairs",
+    "region_on_grid",
     "score",
+    "with_ending",
     "write_scores",
 ]

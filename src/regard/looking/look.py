@@ -12,15 +12,30 @@ from typing import Any
 from torch import Tensor
 
 from regard._files import replacing
+from regard._problem import Problem
 from regard.affinity import Dot
 from regard.attention.summaries import summarize
 from regard.hf import Recording, Seen
 from regard.looking.model import VisionModel
 from regard.maps.spelling import as_map
-from regard.patches import COLUMNS, ROWS
-from regard.patches.photograph import describe_patches
+from regard.patches.photograph import describe_patches, patch_grid
 
+ENDINGS = (".png", ".pdf", ".svg", ".jpg")
 PATCH_MAPS = ("softmax", "entmax-1.5", "sparsemax")
+
+
+def with_ending(out: Path | str) -> Path:
+    """Where a picture is written: a path without an ending gets .png; one that is no picture's is an error.
+
+    >>> with_ending("out/look").name
+    'look.png'
+    """
+    out = Path(out).resolve()
+    if not out.suffix:
+        return out.with_suffix(".png")
+    if out.suffix.lower() not in ENDINGS:
+        raise Problem(f"--out {out.name}: a picture ends in one of {', '.join(ENDINGS)}; JSON and CSV lie beside it.")
+    return out
 
 
 @dataclass(frozen=True)
@@ -33,8 +48,8 @@ class Look:
     answers: dict[str, dict[str, float]] = field(default_factory=dict)  # by map
 
     def write(self, out: Path | str) -> list[Path]:
-        """Write the picture to `out`, a PNG file, and the table beside it as JSON and CSV; the paths."""
-        out = Path(out).resolve()
+        """Write the picture to `out`, such as look.png, and the table beside it as JSON and CSV; the paths."""
+        out = with_ending(out)
         self._draw(out)
         beside_json, beside_csv = out.with_suffix(".json"), out.with_suffix(".csv")
         with replacing(beside_json) as path:
@@ -49,6 +64,7 @@ class Look:
         from matplotlib.figure import Figure
 
         from regard.show import grid
+        from regard.show._canvas import colour_bar, scale
 
         columns = max(len(row) for row in self.panels.values())
         brightest = max(float(x.max()) for row in self.panels.values() for x in row.values())
@@ -60,8 +76,10 @@ class Look:
             for ax, (title, weights) in zip(line, row.items(), strict=False):
                 grid(self.picture, weights, ax, vmax=brightest, bar=False)
                 ax.set_title(f"{name}, {title}", fontsize=7)
+        label = "weight of a patch, one scale for all"
+        colour_bar(figure, scale(brightest), label, ax=axes, shrink=min(1.0, 3 / len(self.panels)))
         with replacing(out) as path:
-            figure.savefig(path, dpi=100, format=out.suffix.lstrip(".") or "png")
+            figure.savefig(path, dpi=100, format=out.suffix[1:])
 
 
 def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Look:
@@ -74,8 +92,8 @@ def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Look:
     panels = _panels("", seen)
     table, all_answers = _table("model", seen), {"model": answers}
     if map is not None:
-        model.exchange_map(map)
-        seen, all_answers[map] = model.run(picture, rows="cls", keep=True)
+        with model.exchanged(map):
+            seen, all_answers[map] = model.run(picture, rows="cls", keep=True)
         panels |= _panels(f"{map}: ", seen)
         table += _table(map, seen)
     return Look(picture, panels, table, {name: one for name, one in all_answers.items() if one})
@@ -86,12 +104,13 @@ def look_at_patches(picture: Tensor) -> Look:
 
     Each panel has the mean weight that a patch receives from all patches.
     """
-    features = describe_patches(picture.float() / 255)
+    grid = patch_grid(picture.shape[-2], picture.shape[-1])
+    features = describe_patches(picture.float() / 255, grid)
     panels: dict[str, dict[str, Tensor]] = {}
     table: list[dict[str, Any]] = []
     for name in PATCH_MAPS:
         summary: Any = summarize(features, features, Dot(1.0), as_map(name))
-        panels[name] = {"all patches": summary.received.reshape(ROWS, COLUMNS) / len(features)}
+        panels[name] = {"all patches": summary.received.reshape(grid) / len(features)}
         row = {"map": name, "layer": 0, "name": "patches", "head": 0, "of": len(features)}
         row |= {"entropy": float(summary.entropy.mean()), "support": float(summary.support.float().mean())}
         table.append(_with_chance(row | {"effective": float(summary.effective.mean())}))

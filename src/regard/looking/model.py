@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from regard.attention.arguments import Map
 from regard.hf import Recording, register, watch
 from regard.hf._attention import attention, output_recorder
 from regard.hf._masks import float_mask
+from regard.looking.views import ModelView
 from regard.maps.spelling import as_map
 
 _EXCHANGED = "regard_exchanged"  # the attn_implementation of a model whose map is another than its own
@@ -51,7 +54,7 @@ class VisionModel:
             model = auto.from_pretrained(name, **here)
         except (OSError, ValueError) as error:
             what = "a folder of a saved model" if Path(name).exists() else "in the local cache of Hugging Face"
-            advice = "" if download else " Pass --download to fetch it."
+            advice = "" if download else f" To fetch it: regard look {name} PICTURE --download"
             raise Problem(f"{name} is not {what}, or transformers cannot load it.{advice}") from error
         mean, std = _colours(name, here)
         return cls.of(model, mean, std)
@@ -88,15 +91,35 @@ class VisionModel:
         names = self.model.config.id2label
         return seen, {str(names[int(i)]): float(p) for p, i in zip(top.values, top.indices, strict=True)}
 
-    def exchange_map(self, map: Map | str) -> None:
-        """Give every attention of the model another map of its scores; its weights stay."""
+    def view(self, picture: Tensor) -> ModelView:
+        """A picture (3, H, W) in bytes, to be asked what its places look at; only layers that see patches."""
+        seen, answers = self.run(picture, want=[], keep=True)
+        shown = Recording([one for one in seen if one.tokens.grid is not None])
+        if not shown:
+            raise Problem("no attention of this model sees patches of a picture: there is nothing to draw.")
+        return ModelView(shown, answers)
+
+    @contextmanager
+    def exchanged(self, map: Map | str | None) -> Iterator[None]:
+        """Give every attention of the model another map of its scores inside the block; its weights stay.
+
+        `map`: a value or a name such as "entmax-1.5"; None leaves the model's own.
+        """
+        if map is None:
+            yield
+            return
         from transformers import AttentionInterface, AttentionMaskInterface
 
         register()
         function = functools.partial(attention, Dot, as_map(map), recorder=output_recorder())
         AttentionInterface.register(_EXCHANGED, function)
         AttentionMaskInterface.register(_EXCHANGED, float_mask)
+        own = self.model.config._attn_implementation
         self.model.set_attn_implementation(_EXCHANGED)
+        try:
+            yield
+        finally:
+            self.model.set_attn_implementation(own)
 
 
 def _colours(name: str, here: dict[str, bool]) -> tuple[tuple[float, ...], tuple[float, ...]]:

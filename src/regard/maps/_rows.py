@@ -23,15 +23,15 @@ def scores_in_float32(s: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor,
     return s, dim, dtype
 
 
-def one_per_row(argument: str, x: Tensor, s: Tensor, dim: int) -> Tensor:
-    """A parameter with as many axes as `s`, of size 1 along `dim`, in the dtype of `s`."""
+def one_per_row(argument: str, x: Tensor, s: Tensor, dim: int, in_dtype: bool = True) -> Tensor:
+    """A parameter with as many axes as `s`, of size 1 along `dim`, in the dtype of `s` unless `in_dtype` is False."""
     _check.floating(argument, x)
     _check.broadcasts(argument, x, s.shape, of="s")
     x = x[(None,) * (s.dim() - x.dim())]
     if x.shape[dim] != 1:
         remedy = f"{argument.capitalize()} is one number per row; use unsqueeze or keepdim=True."
         _check.complain(argument, f"shape {tuple(x.shape)}", f"size 1 along dim {dim}", remedy)
-    return x.to(s.dtype)
+    return x.to(s.dtype) if in_dtype else x
 
 
 def from_the_top(s: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:

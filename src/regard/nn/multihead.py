@@ -186,6 +186,11 @@ class MultiheadAttention(nn.Module):
         c = c.transpose(-3, -2) if self.batch_first or c.dim() == 3 else c.permute(2, 0, 1, 3)
         return self.out_proj(c.flatten(-2)), p.mean(-3) if p is not None and average_attn_weights else p
 
+    def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the heads in self-attention, each (B, H, L, d), for x as `query` in `forward`."""
+        q, k, v = (self._split(part) for part in self._project(x, x, x))
+        return q, k, v
+
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values, with one matrix product per distinct input."""
         weight, e = self.in_proj_weight, self.embed_dim

@@ -86,13 +86,29 @@ def weigh(image: Tensor) -> list[Shown]:
     ]
 
 
-def describe_patches(image: Tensor) -> Tensor:
-    """A unit vector for each patch (ROWS * COLUMNS, d): its brightness and two opponent colours."""
+def patch_grid(height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of about as many patches, of about the shape of a square, for a picture of any shape.
+
+    >>> patch_grid(300, 450), patch_grid(100, 100), patch_grid(1, 5000)
+    ((20, 30), (24, 24), (1, 600))
+    """
+    cells = ROWS * COLUMNS
+    rows, columns = (round(math.sqrt(cells * ratio)) for ratio in (height / width, width / height))
+    return min(cells, max(1, rows)), min(cells, max(1, columns))
+
+
+def describe_patches(image: Tensor, grid: tuple[int, int] = (ROWS, COLUMNS)) -> Tensor:
+    """A unit vector for each patch (rows * columns, d): its brightness and two opponent colours.
+
+    `image`: (3, H, W) with values in [0, 1].
+    `grid`: rows and columns; default those of the photograph. Patches that are all alike have zeros.
+    """
     red, green, blue = image
     bright = (red + green + blue) / 3
     colours = torch.stack([bright, (red - green) / (bright + 0.05), ((red + green) / 2 - blue) / (bright + 0.05)])
-    cells = torch.nn.functional.adaptive_avg_pool2d(colours, (ROWS, COLUMNS)).flatten(1).T
-    cells = (cells - cells.mean(0)) / cells.std(0)
+    cells = torch.nn.functional.adaptive_avg_pool2d(colours, grid).flatten(1).T
+    spread = cells.std(0, correction=0)
+    cells = torch.where(spread > 1e-6, (cells - cells.mean(0)) / spread.clamp_min(1e-6), 0.0)
     return torch.nn.functional.normalize(cells, dim=-1)
 
 

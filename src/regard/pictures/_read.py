@@ -58,7 +58,7 @@ def read(source: Path | str | bytes, *, max_pixels: int = MAX_PIXELS, name: str 
     except UnidentifiedImageError as error:
         raise Problem(f"{name} is not a picture that can be read. Save it as PNG or JPEG.") from error
     except Image.DecompressionBombError as error:
-        raise Problem(f"{name} has too many pixels: {error}. Make it smaller.") from error
+        raise Problem(f"{name} has too many pixels: {str(error).rstrip('.')}. Make it smaller.") from error
     except Exception as error:  # decoders raise many kinds of errors for broken bytes
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Problem(f"{name} is broken ({why}). Replace it, or remove it.") from error

@@ -6,6 +6,8 @@ import base64
 from collections import Counter
 from html import escape
 
+from torch import Tensor
+
 from regard.report import _overlay
 from regard.report._entries import Entry, Predicted
 from regard.report._plot import colour_scale, score_bar
@@ -14,6 +16,7 @@ from regard.vqa.looks import looks_in_words
 PICTURE_BUDGET = 5_000_000  # bytes of all pictures of a page, before they are written as text, which adds a third
 SHOWN_SIDE, LARGEST = 440, 45_000  # of one picture: pixels of the longer side, bytes
 LONGEST = 240  # letters of an answer
+SHOWN_MOVED = 0.1  # of what was read, from which on it is shown where it came from
 MARKS = {"right": "✓ right", "part": "◐ partly right", "wrong": "✗ wrong"}
 
 
@@ -24,13 +27,15 @@ def legend() -> str:
         "clear means not at all, 1 as much as if it looked everywhere alike, 4 four times as much, and so on; the "
         "scale is the same in all pictures. The white line goes around the places with the most attention that "
         "together hold half of it. Attention shows where the answer was read from, which is not always why it was "
-        "given.</p></div>\n"
+        "given, nor where what was read came from: that is shown below a picture where it differs.</p></div>\n"
     )
 
 
 def examples(entries: list[Entry]) -> str:
     """The filter, and one article per entry. All text of the user is escaped."""
-    count = sum(1 + len(entry.predictions) + sum(p.density is not None for p in entry.predictions) for entry in entries)
+    count = sum(
+        1 + sum(1 + (p.density is not None) + (_moved(p) is not None) for p in entry.predictions) for entry in entries
+    )
     at_most = min(LARGEST, PICTURE_BUDGET // max(1, count))
     return _filter(entries) + "\n".join(_article(entry, at_most) for entry in entries)
 
@@ -74,9 +79,16 @@ def _article(entry: Entry, at_most: int) -> str:
     figures += [_figure(entry, predicted, pixels, at_most) for predicted in entry.predictions]
     details = ""
     if continuous := [p for p in entry.predictions if p.density is not None]:
-        inner = "".join(_contribution(entry, p, pixels, at_most) for p in continuous)
-        words = "What each cell of the picture contributed (hatched: less than nothing)"
-        details = f'<details><summary>{words}</summary>\n<div class="pictures">{inner}</div></details>\n'
+        inner = "".join(_contribution(entry, p, p.effective, pixels, at_most) for p in continuous)
+        details = _details("What each cell of the picture contributed (hatched: less than nothing)", inner)
+    if moved := [p for p in entry.predictions if _moved(p) is not None]:
+        inner = "".join(_contribution(entry, p, p.traced, pixels, at_most) for p in moved)  # type: ignore[attr-defined]
+        share = max(_moved(p) or 0.0 for p in moved)
+        details += _details(
+            f"{100 * share:.0f} % of what it read there came from other places of the picture, through self-attention: "
+            "where it came from (hatched: less than nothing)",
+            inner,
+        )
     return (
         f'<article data-mark="{mark}" data-group="{escape(entry.group)}">\n'
         f'<h3 dir="auto" lang="">{escape(_short(entry.question, 2 * LONGEST))}</h3>\n'
@@ -126,10 +138,20 @@ def _figure(entry: Entry, predicted: Predicted, pixels: _overlay.Rgb, at_most: i
     )
 
 
-def _contribution(entry: Entry, predicted: Predicted, pixels: _overlay.Rgb, at_most: int) -> str:
-    """The effective weights of a continuous attention, cell by cell."""
+def _moved(predicted: Predicted) -> float | None:
+    """The share of what was read that came from elsewhere, if it is known and large enough to be shown; else None."""
+    share: float | None = getattr(predicted, "moved", None)  # predictions of other models have none
+    return share if share is not None and share >= SHOWN_MOVED else None
+
+
+def _details(summary: str, pictures: str) -> str:
+    return f'<details><summary>{summary}</summary>\n<div class="pictures">{pictures}</div></details>\n'
+
+
+def _contribution(entry: Entry, predicted: Predicted, weights: Tensor, pixels: _overlay.Rgb, at_most: int) -> str:
+    """Weights on the cells, which may be negative, cell by cell."""
     height, width = pixels.shape[:2]
-    cells = predicted.effective.detach().float().cpu()
+    cells = weights.detach().float().cpu()
     rows, columns = cells.shape
     values = cells.double().numpy() * cells.numel()
     spread = values[[[r * rows // height] for r in range(height)], [c * columns // width for c in range(width)]]

@@ -7,6 +7,7 @@ from html import escape
 
 from regard.report._entries import Entry
 from regard.report._examples import examples, legend
+from regard.report._faithfulness import faithfulness_section
 from regard.report._plot import accuracy_plot
 from regard.report._style import policy, script, style
 from regard.training._progress import duration
@@ -30,6 +31,9 @@ def page(
     `notes`: sentences above the examples; default none.
     """
     head = _summary(summary) if summary is not None else _results(results) if results is not None else ""
+    if results is not None:
+        measured = results.faithfulness(*(() if summary is None else (summary.attention, summary.split)))
+        head += "" if measured is None else faithfulness_section(*measured)
     said = "".join(f'<p class="note">{escape(note)}</p>\n' for note in notes)
     shown = f"<h2>Examples</h2>\n{legend()}{examples(list(entries))}\n" if entries else ""
     return document(title, f"{head}{said}{shown}")
@@ -122,5 +126,6 @@ def _results(results: Results) -> str:
         f'<li><bdi lang="">{escape(split)}</bdi>, {escape(kind)}: {numbers["overall"]:.1f} % right</li>'
         for split, kinds in results.splits.items()
         for kind, numbers in kinds.items()
+        if numbers["overall"] is not None  # of an attention that does not look, which answers nothing
     )
     return f"<h2>Accuracy</h2>\n<ul>{rows}</ul>\n"

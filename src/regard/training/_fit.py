@@ -133,8 +133,8 @@ def fit(
             start, state = checkpoint.step, restore(task, checkpoint)
             if start > steps:
                 raise Problem(
-                    f"{folder.path} was trained for {start} steps already, more than {steps}. Ask for more, or "
-                    "elsewhere."
+                    f"{folder.path} was trained for {start} steps already, more than {steps}. Ask for more, "
+                    "choose another folder (--out), or start over: --fresh"
                 )
         call = FitCall(start, settings, running, folder, after_step, on_log)
         seconds, per_second = run_loop(task, data, call, state)
@@ -146,7 +146,8 @@ def restore(task: Task, checkpoint: Checkpoint) -> dict[str, Any]:
     difference = _difference(task.config, checkpoint.config)
     if difference:
         raise Problem(
-            f"{checkpoint.folder} is of another run: {difference}. Take the same settings, or another folder."
+            f"{checkpoint.folder} is of another run: {difference}. Take the same settings, choose another "
+            "folder (--out), or start over: --fresh"
         )
     weights, state = checkpoint.weights(), checkpoint.state()
     expected = task.state_dict()

@@ -18,8 +18,12 @@ from regard.vqa.baseline import answer_baselines
 from regard.vqa.blind import blind_quality
 from regard.vqa.evaluate import STRATA, Means, Summary, evaluate_model
 from regard.vqa.examples import Examples
+from regard.vqa.faithfulness import Faithfulness, measure_faithfulness
+from regard.vqa.faithfulness_table import columns_of, seeds_table
 from regard.vqa.features import FeatureStore
 from regard.vqa.folder import ComparisonFolder
+from regard.vqa.hide_names import HideName
+from regard.vqa.hiding import choose_hiding
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.needs import Need, check_features, check_splits
@@ -55,6 +59,11 @@ class Comparison:
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
 
+    faithfulness: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    hidden: str = ""
+
     def add(self, name: str, summary: Summary, unseen: Summary | None = None) -> None:
         """Add one seed to the row `name`: its summary on the test split, and on that of unseen pairs."""
         self.add_accuracy(name, summary.accuracy)
@@ -80,8 +89,14 @@ class Comparison:
             for measure, value in measures.items():
                 self.quality[name][stratum][measure].append(value)
 
+    def add_faithfulness(self, found: Faithfulness) -> None:
+        """Add what hiding cells did to the answers of one seed, to the row of its attention."""
+        self.hidden = f"{found.questions} questions, cells hidden {found.hidden}"
+        for column, value in columns_of(found).items():
+            self.faithfulness[found.attention][column].append(value)
+
     def tables(self) -> str:
-        """Accuracy by answer type and by family, attention quality by number of regions, numbers of components."""
+        """Accuracy by answer type and by family, attention quality by regions, components, faithfulness."""
         answer_types = sorted(_columns(self.by_answer_type), key=_type_order)
         families = _columns(self.by_question_type)
         totals = ("overall", "unseen pairs")
@@ -118,6 +133,8 @@ class Comparison:
         if self.components:
             chosen = {name: {k: cell(v) for k, v in row.items()} for name, row in self.components.items()}
             parts.append(table("Components, in percent of the questions", chosen))
+        if self.faithfulness:
+            parts.append(seeds_table(self.faithfulness, self.hidden))
         return "\n\n".join(parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -128,6 +145,8 @@ class Comparison:
             "by_question_type": self.by_question_type,
             "quality": self.quality,
             "components": self.components,
+            "faithfulness": self.faithfulness,
+            "hidden": self.hidden,
         }
 
 
@@ -167,6 +186,8 @@ def compare_kinds(
     progress: Callable[[float], None] | None = None,
     pictures: Path | None = None,
     regions: Path | None = None,
+    faithfulness: int = 0,
+    hide: HideName | None = None,
 ) -> Comparison:
     """Train every kind with every seed, evaluate each on `test`, and write `results.json`; rerun to resume.
 
@@ -185,6 +206,8 @@ def compare_kinds(
     `progress`: called with the share that is trained; default None.
     `pictures`: the folder of the pictures; default None, beside the questions.
     `regions`: the folder of the masks, as `read_questions` takes it; default None.
+    `faithfulness`: hide cells for so many questions of `test`, with the attention of each run; default 0, not.
+    `hide`: how, as in `regard.vqa.hiding.choose_hiding`; default None.
     """
     needs = comparison_needs(test, unseen)
     check_splits(data, needs)
@@ -209,11 +232,15 @@ def compare_kinds(
         for kind in map(str, map(parse, kinds))
     ]
     result = Comparison()
-    evaluate = partial(_evaluate_job, test=test, unseen=unseen, prices=tuple(prices), regions=regions)
+    evaluate = partial(
+        _evaluate_job, test=test, unseen=unseen, prices=tuple(prices), regions=regions, hidden=(faithfulness, hide)
+    )
     with writing_to(out), disk_in_words(out, lambda: "Finished runs are kept."):
-        for rows in run_jobs(jobs, evaluate, workers, progress):
+        for rows, found in run_jobs(jobs, evaluate, workers, progress):
             for name, summary, unseen_summary in rows:
                 result.add(name, summary, unseen_summary)
+            if found is not None:
+                result.add_faithfulness(found)
         baselines(result, data, test, pictures)
         run = load_run(jobs[0].out.path)
         for name, means in blind_quality(_examples(jobs[0], run, test, regions), run.model.cells).items():
@@ -236,9 +263,18 @@ def _examples(job: Job, run: Run, split: str, regions: Path | None) -> Examples:
 
 
 def _evaluate_job(
-    job: Job, *, test: str, unseen: str | None, prices: tuple[float, ...], regions: Path | None
-) -> list[tuple[str, Summary, Summary | None]]:
-    """Rows (name, summary on `test`, summary on `unseen`) of a trained job; for test-MCA a row per price."""
+    job: Job,
+    *,
+    test: str,
+    unseen: str | None,
+    prices: tuple[float, ...],
+    regions: Path | None,
+    hidden: tuple[int, HideName | None],
+) -> tuple[list[tuple[str, Summary, Summary | None]], Faithfulness | None]:
+    """Rows (name, summary on `test`, summary on `unseen`) of a trained job, for test-MCA a row per price; faithfulness.
+
+    `hidden`: the number of questions for which cells are hidden, and how.
+    """
     run = load_run(job.out.path)
     examples = _examples(job, run, test, regions)
     unseen_summary = None
@@ -249,7 +285,11 @@ def _evaluate_job(
     for price in prices if parse(kind) == Continuous("softmax") else ():
         evaluation = evaluate_model(run.model, examples, run.answers, MixtureSelected(price))
         rows.append((f"test-MCA, lambda {price:g}", evaluation.summary(), None))
-    return rows
+    questions, how = hidden
+    if not questions:
+        return rows, None
+    hide = choose_hiding(run, examples.records, FeatureStore.open(job.features), how)
+    return rows, measure_faithfulness(run.model, examples, hide, [kind], questions=questions)[kind]
 
 
 def baselines(result: Comparison, data: Path, test: str = "test", pictures: Path | None = None) -> None:

@@ -17,7 +17,11 @@ from regard.vqa.blind import blind_quality
 from regard.vqa.compare import Comparison
 from regard.vqa.evaluate import Evaluation, Means, evaluate_model
 from regard.vqa.examples import Examples
+from regard.vqa.faithfulness import measure_faithfulness
+from regard.vqa.faithfulness_table import faithfulness_table
 from regard.vqa.features import FeatureStore, make_features
+from regard.vqa.hide_names import HideName
+from regard.vqa.hiding import choose_hiding
 from regard.vqa.kinds import EVALUATED, Kind, MixtureSelected, parse
 from regard.vqa.own import TRAIN, NoSplit, read_own
 from regard.vqa.read import check_answers, existing, read_questions, splits_in, write_results
@@ -38,6 +42,8 @@ def evaluate_run(
     regions: Path | str | None = None,
     progress: Callable[[str], None] | None = None,
     changes: Mapping[str, Any] | None = None,
+    faithfulness: int = 0,
+    hide: HideName | None = None,
 ) -> str:
     """Evaluate a run on every split but the training one, and return the tables as text.
 
@@ -55,6 +61,10 @@ def evaluate_run(
     `regions`: the folder of the masks, as `read_questions` takes it; default None.
     `progress`: called with a line before each step; default None.
     `changes`: of the model's settings, those that have no parameters, such as its basis; default None.
+    `faithfulness`: hide cells of the pictures of so many questions of each split, and follow the answers
+        (`regard.vqa.faithfulness`), with every attention; default 0, not.
+    `hide`: what takes the place of a hidden cell, as in `regard.vqa.hiding.choose_hiding`; default None: the mean
+        colour of the picture, or if it or the backbone is not at hand the mean feature.
     """
     run = load_run(model)
     if changes:
@@ -83,6 +93,13 @@ def evaluate_run(
             accuracies = answer_baselines(train, tested) if train else {}
             blind = blind_quality(examples, run.model.cells)
             parts.append(f"{title}\n\n{_tables(evaluations, accuracies, blind)}")
+            found = {}
+            if faithfulness:
+                hiding = choose_hiding(run, examples.records, store, hide)
+                found = measure_faithfulness(
+                    run.model, examples, hiding, kinds, questions=faithfulness, progress=steps.say
+                )
+                parts.append(faithfulness_table(found))
         else:
             parts.append(f"== {records.name}: {len(examples)} questions without answers")
         names = {record.picture for record in examples.questions}
@@ -93,7 +110,7 @@ def evaluate_run(
         if out is not None:
             if known:
                 results = Results.of(records.name, evaluations).with_baselines(records.name, accuracies, blind)
-                results.write(Path(out))
+                results.with_faithfulness(records.name, found).write(Path(out))
             write_results(Path(out) / f"{records.name}_results.json", evaluations[trained_with].predictions.items())
     if left_out:
         parts.append(

@@ -84,6 +84,26 @@ class Discrete(Kind):
         return f"discrete-{self.map}"
 
     @property
+    def alpha(self) -> float | None:
+        """The alpha of entmax that the map is: 1 for softmax, 2 for sparsemax; None for TVmax."""
+        if self.map in _ALPHAS:
+            return _ALPHAS[self.map]
+        return float(self.map.removeprefix("entmax-")) if self.map.startswith("entmax") else None
+
+    def annealed(self, share: float) -> Discrete:
+        """The same with an alpha that is 1 (softmax) at share 0 and its own at share 1; one without alpha unchanged.
+
+        In steps of a hundredth. A cell of weight zero gets no gradient: a sparse attention that starts as softmax has
+        seen all cells before it drops any.
+
+        >>> [str(Discrete("sparsemax").annealed(share)) for share in (0, 0.25, 0.5, 1)]
+        ['discrete-softmax', 'discrete-entmax-1.25', 'discrete-entmax', 'discrete-sparsemax']
+        """
+        if self.alpha is None or share >= 1:
+            return self
+        return Discrete(f"entmax-{round(1 + (self.alpha - 1) * share, 2):g}")
+
+    @property
     def label(self) -> str:
         """The name in words; that of TVmax without "discrete"."""
         return f"TV{self.map[2:]}".replace("-", " ") if self.map.startswith("tvmax") else super().label

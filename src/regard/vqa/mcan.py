@@ -40,6 +40,13 @@ class Answered(NamedTuple):
         return shown(self, self._asdict())
 
 
+class MixingLayer(NamedTuple):
+    """A layer whose self-attention mixes cells, and what enters it, (B, L, width)."""
+
+    layer: nn.Module
+    entered: Tensor
+
+
 class MCAN(ComputedBuffers, Pretrained):
     """Questions and grids of features to scores of answers.
 
@@ -48,7 +55,9 @@ class MCAN(ComputedBuffers, Pretrained):
     `settings.coordinates`), layers of self-attention, attention guided by the last layer of the text, and feed-forward.
     `settings.before` layers of self-attention alone come first. With `settings.guided_first` self-attention follows
     the guided attention, so that what the question marks in one cell reaches the others in the same layer. Words are
-    pooled by discrete attention, cells by the output attention; the sum goes through a norm and a linear layer.
+    pooled by discrete attention, cells by the output attention; the sum goes through a norm and a linear layer. With
+    `settings.reads` "own" the values of the output attention are the cells as the same layers make them without
+    self-attention, so that none carries anything of another; its scores are those of the mixed cells.
     `loss` is the binary cross-entropy, summed over answers and examples.
 
     `save_pretrained`, `from_pretrained` and `push_to_hub` are for the network alone; `regard.vqa.Predictor` has them
@@ -147,6 +156,7 @@ class MCAN(ComputedBuffers, Pretrained):
         rows: Tensor | None = None,
         cell_mask: Tensor | None = None,
         attention: str | Kind | None = None,
+        visited: list[MixingLayer] | None = None,
     ) -> Answered:
         """Scores of answers, and the output attention.
 
@@ -161,6 +171,8 @@ class MCAN(ComputedBuffers, Pretrained):
             answered from its words alone.
         `attention`: the kind of output attention of this call, a name or a value of `regard.vqa.kinds`; default that
             of the settings. All kinds have the same parameters, and the model does not change.
+        `visited`: a list that every layer that mixes cells is added to, with what enters it; default None. See
+            `regard.vqa.tracing`.
         """
         x = features.flatten(1, -2).to(self.head.weight.dtype)
         if x.shape[1] != math.prod(self.cells):
@@ -174,22 +186,28 @@ class MCAN(ComputedBuffers, Pretrained):
             missing = ~present
             x = x.masked_fill(missing.unsqueeze(-1), 0)  # zero as beyond the border, for neighbours; NaN would spread
         x = self.cell(x) if self.here is None else self.cell(x) + self.here(self.place.to(x))
+        own = x if self.settings.reads == "own" else None
         for encode in self.before:
+            _note(visited, MixingLayer(encode, x))
             x = encode(x, src_key_padding_mask=missing)
         y, absent = self._read(words)
         for i, layer in enumerate(self.decoder):
             decode = cast(TransformerDecoderLayer, layer)
             # What does not depend on the question yet is computed once per picture.
             if not self.settings.guided_first:
+                _note(visited, MixingLayer(decode, x))
                 x = decode.within(x, key_padding_mask=missing)
             if rows is not None and i == 0:
-                x = x[rows]
+                x, own = x[rows], None if own is None else own[rows]
                 present, missing = (None, None) if present is None else (present[rows], ~present[rows])
             x = decode.across(x, y, key_padding_mask=absent)
             if self.settings.guided_first:
+                _note(visited, MixingLayer(decode, x))
                 x = decode.within(x, key_padding_mask=missing)
             x = decode.feed(x)
-        looked: Looked = self.flat_picture(x, present, attention)
+            if own is not None:  # the same layer without self-attention: no cell gets anything from another
+                own = decode.feed(decode.across(own, y, key_padding_mask=absent))
+        looked: Looked = self.flat_picture(x, present, attention, own)
         text = self.flat_text(y, ~absent).context
         return Answered(self.head(self.norm(text + looked.context)), looked)
 
@@ -247,6 +265,11 @@ class MCAN(ComputedBuffers, Pretrained):
     def attention(self) -> str:
         """The name of its output attention; a call may use another."""
         return self.settings.attention
+
+
+def _note(visited: list[MixingLayer] | None, layer: MixingLayer) -> None:
+    if visited is not None:
+        visited.append(layer)
 
 
 def _mask_of_cells(mask: Tensor, x: Tensor) -> Tensor:

@@ -114,14 +114,22 @@ class OutputAttention(nn.Module):
             setting = value_function(self.basis, self.cells, self.padding, self.ridge_penalty)
             return _Regression(where, setting, where if self.cell_variance else _points(where))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, kind: str | Kind | None = None) -> Looked:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        kind: str | Kind | None = None,
+        values: Tensor | None = None,
+    ) -> Looked:
         """Features (B, L, dim) to context, weights, effective weights and density; `mask` (B, L), True takes part.
 
+        `values` (B, L, dim) are read in place of the features that are scored; default those.
         `kind` is for this call alone; default the module's. A continuous kind fits its density to the cells that take
         part, and its value function to their features; the density has mass between and beside them too.
         """
         attention = self.kind if kind is None else parse(kind)
         s = self.pool.score(x).squeeze(-1)
+        x = x if values is None else values
         if isinstance(attention, Discrete):
             row_mask = None if mask is None else mask.unsqueeze(-2)
             p = named_map(attention.map, self.cells)[1](s.unsqueeze(-2), mask=row_mask)

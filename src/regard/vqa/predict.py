@@ -25,9 +25,10 @@ from regard.vqa.function_words import function_words
 from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
 from regard.vqa.looks import half_of_attention
-from regard.vqa.mcan import MCAN
+from regard.vqa.mcan import MCAN, MixingLayer
 from regard.vqa.records import Answers
 from regard.vqa.results import RESULTS_FOLDER, Results
+from regard.vqa.tracing import trace
 from regard.vqa.words import Words, tokens
 
 _SIDE = 96  # pixels of a side of the map that entropy and support are measured on
@@ -53,7 +54,9 @@ class Prediction:
     `entropy` is in bits, 0 for the uniform distribution; `support_area` is the share of the picture with attention,
     `half_area` the smallest share that holds half of it. `words` are those of the question that were read, with their
     attention weights; `word_roles` says of each "content", "function" (such as "is" and "the") or "unknown"; `unread`
-    are the words after the last that the model reads.
+    are the words after the last that the model reads. `traced` (h, w) are the effective weights traced back through
+    self-attention to where the information came from (`regard.vqa.tracing`), and `moved` the share of them that came
+    from elsewhere; None for a model that cannot be traced.
 
     >>> from regard.backbones import make_backbone
     >>> from regard.vqa.settings import small
@@ -81,6 +84,8 @@ class Prediction:
     word_roles: list[str]
     unread: list[str]
     half_area: float
+    traced: Tensor | None = None
+    moved: float | None = None
 
     def map(self, height: int, width: int) -> Tensor:
         """The attention on each pixel (height, width), as mass."""
@@ -101,6 +106,8 @@ class Prediction:
             "support_area": round(self.support_area, 6),
             "seconds": round(self.seconds, 4),
             "half_area": round(self.half_area, 6),
+            "traced_weights": None if self.traced is None else rounded(self.traced),
+            "moved": None if self.moved is None else round(self.moved, 6),
             "words": [
                 {"word": word, "weight": round(weight, 6), "role": role}
                 for (word, weight), role in zip(self.words, self.word_roles, strict=True)
@@ -215,7 +222,9 @@ class Predictor(Pretrained):
         numbers = self.words.encode(question, length)[None]
         prepared = self.backbone.prepare(picture[None])
         grid = grids(self.backbone, prepared, self.stages).half().float()  # rounded as stored features are
-        scores, looked = self.model(grid, numbers, attention=kind)
+        visited: list[MixingLayer] = []
+        scores, looked = self.model(grid, numbers, attention=kind, visited=visited)
+        traced = trace(self.model, looked, visited)
         best = scores[0].sigmoid().topk(min(top, len(self.answers)))
         ranked = [(self.answers.spelled[i], float(s)) for s, i in zip(best.values, best.indices.tolist(), strict=True)]
         cells = self.model.cells
@@ -240,4 +249,6 @@ class Predictor(Pretrained):
             [self._role(word) for word in question_words[:length]],
             question_words[length:],
             half_of_attention(weights, density),
+            None if traced is None else traced.shares[0].float().reshape(cells).clone(),
+            None if traced is None else float(traced.moved),
         )

@@ -1,4 +1,4 @@
-"""Reading questions: VQA-v2 as it is distributed, and JSONL or CSV files of the user."""
+"""Reading questions: VQA-v2 and other sets as they are distributed, and JSONL or CSV files of the user."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from regard._problem import Problem
 from regard.pictures._sources import SUFFIXES
 from regard.vqa.masks import Masks
 from regard.vqa.own import TRAIN, NoSplit, own_splits, read_own
+from regard.vqa.question_sets import question_set_in
 from regard.vqa.records import Record, Records, Skipped
 
 
@@ -23,6 +24,8 @@ def read_questions(
     regions: Path | str | None = None,
 ) -> Records:
     """The records of a split: of a folder in the form of VQA-v2, or of one JSONL or CSV file.
+
+    DAQUAR, VQA-RAD and easy-VQA are read from their folders as they are distributed (`regard.vqa.question_sets`).
 
     A folder has `*_{split}*_questions.json`, `*_{split}*_annotations.json` (not for test splits), and the pictures,
     `COCO_{subtype}_000000000009.jpg`, in it or below, or in `pictures`. A table has for each question `picture` (or
@@ -50,6 +53,8 @@ def read_questions(
     """
     path = existing(source)
     if path.is_dir():
+        if not _vqa_splits(path) and (known := question_set_in(path)) is not None:
+            return known.read(split, Path(pictures) if pictures else None, Path(regions) if regions else None)
         return read_vqa(path, split, pictures, regions)
     return read_own(path, split, pictures, regions)
 
@@ -69,6 +74,14 @@ def splits_in(source: Path | str) -> dict[str, bool]:
     path = Path(source)
     if not path.is_dir():
         return own_splits(path)
+    if known := _vqa_splits(path):
+        return known
+    found = question_set_in(path)
+    return {} if found is None else dict.fromkeys(found.splits(), True)
+
+
+def _vqa_splits(path: Path) -> dict[str, bool]:
+    """The splits of a folder in the form of VQA-v2, and whether each has annotations."""
     name = re.compile(r"(?:.*_)?([^_]+?)(?:19|20)?\d*_(questions|annotations)\.json")
     kinds: dict[str, set[str]] = {}
     for file in sorted(path.rglob("*.json")):

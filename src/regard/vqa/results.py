@@ -13,6 +13,7 @@ from regard._problem import Problem
 from regard.hub.card import Section, markdown_table
 from regard.vqa.accuracy import Accuracy
 from regard.vqa.evaluate import Evaluation, Means
+from regard.vqa.faithfulness import Faithfulness
 
 RESULTS_FOLDER = "evaluation"  # of results, in the folder of a run or a model
 _ANSWERS = "_results.json"  # the end of the names of files of answers, in the same folder
@@ -72,6 +73,21 @@ class Results:
         for name, means in blind.items():
             rows[name] = {"overall": None, "by_answer_type": {}, "by_question_type": {}, "quality": means}
         return Results({**self.splits, split: rows})
+
+    def with_faithfulness(self, split: str, found: Mapping[str, Faithfulness]) -> Results:
+        """These, and what hiding cells did to the answers of each kind."""
+        rows = {kind: dict(numbers) for kind, numbers in self.splits[split].items()}
+        for kind, measured in found.items():
+            rows[kind]["faithfulness"] = measured.to_json()
+        return Results({**self.splits, split: rows})
+
+    def faithfulness(self, attention: str | None = None, split: str = "test") -> tuple[str, Faithfulness] | None:
+        """A split and the faithfulness in it of a kind, default the first: in `split` or else any; None if none."""
+        for name in sorted(self.splits, key=lambda name: name != split):
+            for kind, numbers in self.splits[name].items():
+                if attention in (None, kind) and "faithfulness" in numbers:
+                    return name, Faithfulness.from_json(numbers["faithfulness"])
+        return None
 
     @classmethod
     def read(cls, path: Path | str) -> Results:
@@ -158,4 +174,6 @@ def _checked(kinds: Any) -> dict[str, dict[str, Any]]:
         overall = [] if numbers["overall"] is None else [numbers["overall"]]  # of an attention that does not look
         if not all(isinstance(value, int | float) for value in (*overall, *measured)):
             raise TypeError("a number was expected")
+        if "faithfulness" in numbers:
+            Faithfulness.from_json(numbers["faithfulness"])
     return dict(kinds)

@@ -13,6 +13,8 @@ from regard.training._setting import changed, setting
 from regard.vqa.inside import LAYER_MAP_NAMES, AffinityName, check_head_width, check_self_attention, layer_map_name
 from regard.vqa.kinds import EM_ITERATIONS, NAMES, BasisName, Fitting, PlacementName, SelfAttentionName, parse
 
+ReadsName = Literal["mixed", "own"]  # cells that the output attention reads
+
 LAMBDAS = (10, 100, 500)
 """The thesis' prices of a component, lambda in Tables 6.3 and 6.4, in its own scale: see `price_of`."""
 
@@ -74,6 +76,11 @@ class ModelSettings:
     whiten_width: int | None = setting(
         "Channels up to which features are decorrelated; wider features are only scaled.", None, at_least=1
     )
+    reads: ReadsName = setting(
+        "What the output attention reads: the cells after self-attention (mixed), as in the original, or each as it is "
+        "without the others (own), so that nothing comes from where it does not look.",
+        "mixed",
+    )
     attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax", suggest=NAMES)
     basis: BasisName = setting("Basis functions of a continuous output attention.", "thesis-100")
     padding: bool | None = setting(
@@ -121,6 +128,7 @@ class ModelSettings:
         object.__setattr__(self, "map", layer_map_name(self.map, self.affinity))
         check_head_width(self.affinity, self.width, self.heads)
         check_self_attention(self.self_attention, self.layers + self.before)
+        _plain.choice("reads", self.reads, get_args(ReadsName))
         _plain.choice("basis", self.basis, get_args(BasisName))
         _plain.choice("placement", self.placement, get_args(PlacementName))
         _plain.number("ridge_penalty", self.ridge_penalty, above=0)
@@ -218,6 +226,11 @@ class TrainSettings:
     clip: float | None = setting("Clip the gradient to this norm.", None)
     patience: int | None = setting("Stop after so many epochs without a better validation accuracy.", None, at_least=1)
     glove: str | None = setting("Initial word vectors: a GloVe text file with vectors as wide as --words.", None)
+    anneal: float | None = setting(
+        "Share of the training over which a discrete output attention goes from softmax to its own alpha, as sparsemax "
+        "has one; other kinds are trained as ever.",
+        None,
+    )
     grouped: bool = setting(
         "Batch all questions about a picture together, or each by itself; a batch has as many questions.",
         False,
@@ -232,6 +245,10 @@ class TrainSettings:
         _plain.number("lr", self.lr, above=0)
         _plain.choice("optimizer", self.optimizer, ("adam", "muon"))
         _plain.choice("schedule", self.schedule, ("thesis", "cosine"))
+        if self.anneal is not None:
+            _plain.number("anneal", self.anneal, above=0)
+            if self.anneal > 1:
+                _plain.complain("anneal", self.anneal, "a share of the training, at most 1", "Half of it is 0.5.")
 
     def to_json(self) -> dict[str, Any]:
         """As a dictionary."""

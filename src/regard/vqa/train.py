@@ -23,6 +23,7 @@ from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.grids import grids
+from regard.vqa.kinds import Discrete, Kind, parse
 from regard.vqa.mcan import MCAN
 from regard.vqa.needs import unwatched
 from regard.vqa.pixels import PixelStore
@@ -39,7 +40,12 @@ class Answering(Task):
     """A model that answers, as a task for `regard.training.fit`."""
 
     def __init__(
-        self, model: MCAN, settings: TrainSettings, config: dict[str, Any], backbone: Backbone | None = None
+        self,
+        model: MCAN,
+        settings: TrainSettings,
+        config: dict[str, Any],
+        backbone: Backbone | None = None,
+        steps: int | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -47,16 +53,40 @@ class Answering(Task):
         `settings`: of the optimiser.
         `config`: written to config.json.
         `backbone`: trained with the model, on pictures; default None, the model is trained on features.
+        `steps`: of the whole training, which `settings.anneal` is a share of; default None, without annealing.
         """
         super().__init__()
         self.model, self.settings, self.config, self.backbone = model, settings, config, backbone
+        kind = parse(model.attention)
+        share = settings.anneal if isinstance(kind, Discrete) else None
+        self.annealed_steps = 0 if share is None or steps is None else round(share * steps)
+        self.kind, self.steps_done = kind, 0
+
+    @property
+    def attention(self) -> Kind:
+        """The kind of output attention of the next step."""
+        if isinstance(self.kind, Discrete) and self.steps_done < self.annealed_steps:
+            return self.kind.annealed(self.steps_done / self.annealed_steps)
+        return self.kind
+
+    def after_update(self, step: int) -> None:
+        """Count the steps."""
+        self.steps_done = step + 1
+
+    def extra_state(self) -> dict[str, Any]:
+        """How far annealing is, if there is any."""
+        return {"steps_done": self.steps_done} if self.annealed_steps else {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.steps_done = int(state.get("steps_done", self.annealed_steps))
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
         """Binary cross-entropy summed over answers and examples; in the log, per example ("each")."""
         features = batch["features"]
         if self.backbone is not None:  # pictures, of which it makes features
             features = grids(self.backbone, self.backbone.prepare(features))
-        scores, _ = self.model(features, batch["words"], batch.get("rows"))
+        scores, _ = self.model(features, batch["words"], batch.get("rows"), attention=self.attention)
         loss = self.model.loss(scores, batch["targets"])
         # Gradients are averaged over processes, and here their mean must be the sum over all examples.
         scaled = loss * (dist.get_world_size() if dist.is_initialized() else 1)
@@ -151,10 +181,10 @@ def train(
     if validation is not None:
         validated = Examples(validation, store, words, answers, settings.model.tokens)
     data = training_data(records, store, validation if settings.patience is not None else None)
-    task = Answering(model, settings, config, backbone)
     samples = Grouped(examples) if settings.grouped else examples
     plan = TrainingPlan.of(settings, len(examples), len(samples))
     per_epoch, steps = plan.per_epoch, plan.steps
+    task = Answering(model, settings, config, backbone, steps)
     schedule = thesis_schedule(per_epoch) if settings.schedule == "thesis" else cosine(steps, min(100, steps // 10))
     fit_settings = FitSettings(
         steps=steps,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard import _check
+from regard import _check, gpu
 from regard._torch import exporting
 from regard.maps._rows import one_per_row, scores_in_float32
 from regard.maps.entmax.derivative import differentiable_entmax
 from regard.maps.entmax.export import entmax_exported
 from regard.maps.entmax.operator import entmax_operator
+from regard.maps.entmax.triton import entmax_by_triton
 
 
 def softmax(s: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -71,6 +72,8 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
         alpha = _check.number("alpha", alpha, above=0, remedy="1 is softmax, 2 is sparsemax, larger is sparser.")
         if alpha == 1:
             return softmax(s, dim, mask)
+    if not exporting() and (p := _by_triton(s, alpha, dim, mask)) is not None:
+        return p
     s, dim, dtype = scores_in_float32(s, dim, mask)
     if isinstance(alpha, Tensor):
         alpha = one_per_row("alpha", alpha, s, dim)
@@ -83,3 +86,15 @@ def entmax(s: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, mask: Tensor |
     else:
         p = differentiable_entmax(s, alpha, dim)
     return p.to(dtype)
+
+
+def _by_triton(s: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None) -> Tensor | None:
+    """The weights by kernels for GPUs, which convert and mask on the way, or None."""
+    if not isinstance(s, Tensor) or not gpu.usable(s):
+        return None
+    _check.floating("s", s, min_dims=1)
+    dim = _check.axis("s", s, dim)
+    if mask is not None:
+        _check.boolean_mask(mask, s.shape)
+    alpha = one_per_row("alpha", alpha, s, dim, in_dtype=False) if isinstance(alpha, Tensor) else alpha
+    return entmax_by_triton(s, alpha, dim, mask)

@@ -15,8 +15,9 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from regard import _check, native
+from regard import _check, gpu, native
 from regard._torch import without_values
+from regard.gpu import rows as gpu_rows
 from regard.maps.entmax.kernel import entmax_by_kernel, suits
 from regard.maps.entmax.steep import steep_rows
 
@@ -34,6 +35,9 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
         return torch.empty_like(s, memory_format=torch.contiguous_format)
     if native.usable(s) and suits(alpha):
         return entmax_by_kernel(s, alpha, dim)
+    if gpu.usable(s) and gpu_rows.has_kernel(alpha):
+        alphas, number = (alpha.movedim(dim, -1), 0.0) if isinstance(alpha, Tensor) else (None, alpha)
+        return gpu_rows.entmax_forward(s.movedim(dim, -1), None, alphas, number).movedim(-1, dim).contiguous()
     rows = s.movedim(dim, -1)
     shape = rows.shape
     rows = rows.reshape(-1, shape[-1])

@@ -1,0 +1,36 @@
+"""Counts what waits for a device: reads of values, sizes that depend on values, copies to another device."""
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+READS = {
+    "aten._local_scalar_dense",
+    "aten.equal",
+    "aten.is_nonzero",
+    "aten.item",
+    "aten.masked_select",
+    "aten.nonzero",
+    "aten.nonzero_static",
+    "aten.repeat_interleave",
+    "aten._unique2",
+    "aten.unique_dim",
+    "aten.unique_consecutive",
+    "aten.bincount",
+}
+INDEXED = {"aten.index", "aten.index_put", "aten.index_put_"}  # by a boolean mask they need its count
+
+
+class Waits(TorchDispatchMode):
+    """Inside the block every operation is looked at; `names` has those that would wait, with repetitions."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.operations = [], 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function).rsplit(".", 1)[0]
+        self.operations += 1
+        by_mask = name in INDEXED and any(x is not None and x.dtype.itemsize == 1 for x in args[1])
+        moved = name == "aten._to_copy" and (kwargs or {}).get("device", args[0].device) != args[0].device
+        if name in READS or by_mask or moved:
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
