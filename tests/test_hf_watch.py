@@ -72,6 +72,20 @@ def qwen2_vl():
     )
 
 
+def qwen3_vl():
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 32, "num_heads": 4, "patch_size": 4}
+    _, config, given = qwen2_vl()
+    config = transformers.Qwen3VLConfig(
+        vision_config={**vision, "out_hidden_size": 32, "deepstack_visual_indexes": [0], "num_position_embeddings": 64},
+        text_config={**LLAMA, "head_dim": 8, "rope_parameters": config.text_config.rope_parameters},
+        image_token_id=39,
+        video_token_id=38,
+        vision_start_token_id=37,
+        vision_end_token_id=36,
+    )
+    return transformers.Qwen3VLForConditionalGeneration, config, given
+
+
 def clip():
     config = transformers.CLIPConfig(text_config={**SIZES, **WORDS}, vision_config={**SIZES, **PATCHES})
     return AutoModel, config, {"input_ids": words(), "pixel_values": pictures()}
@@ -131,6 +145,7 @@ FAMILIES = {
     ),
     "llava": llava,
     "qwen2_vl": qwen2_vl,
+    "qwen3_vl": qwen3_vl,
 }
 FIRST = {  # the kinds of the tokens that the first attention sees, and its grid
     "vit": (("cls", "patch"), (4, 6)),
@@ -149,6 +164,7 @@ FIRST = {  # the kinds of the tokens that the first attention sees, and its grid
     "mistral": (("text",), None),
     "llava": (("cls", "patch"), (4, 4)),
     "qwen2_vl": (("patch",), (4, 6)),
+    "qwen3_vl": (("patch",), (4, 6)),
 }
 
 
@@ -272,7 +288,7 @@ def test_it_knows_the_tokens(family):
     assert len({one.name for one in seen}) == len(seen.layers)
     if grid is not None:
         assert seen[0].pictures().shape == (
-            len(seen[0].summary.received) if family == "qwen2_vl" else 2,
+            len(seen[0].summary.received) if family.endswith("_vl") else 2,
             *(seen[0].summary.received.shape[1:2]),
             *grid,
         )
@@ -341,8 +357,9 @@ def test_pictures_in_text():
     torch.testing.assert_close(last.pictures(last.summary.rows), last.summary.rows[..., 2:18].unflatten(-1, (4, 4)))
 
 
-def test_pictures_of_several_sizes_in_text():
-    model, given = make("qwen2_vl", "sdpa")
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
+def test_pictures_of_several_sizes_in_text(family):
+    model, given = make(family, "sdpa")
     with watch(model) as seen:
         model(**given)
     towers, text = ([one for one in seen if ("visual" in one.name) == vision] for vision in (True, False))

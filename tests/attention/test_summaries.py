@@ -125,6 +125,24 @@ def test_any_sizes(queries, keys, causal, map_, budget, seed):
     torch.testing.assert_close(summary.regions, p)
 
 
+@pytest.mark.parametrize("size", [0.1, 3.0, 300.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_softmax_of_all_keys_without_a_gradient(size, dtype, monkeypatch):
+    """A loop of its own, in small blocks: also where weights become zero, which the support counts."""
+    monkeypatch.setattr(query_blocks, "BUDGET", 80)
+    q, k = (torch.randn(2, 3, n, 4).mul(size).to(dtype) for n in (7, 9))
+    how = {"top": 2, "rows": [3], "regions": torch.eye(9)[:2]}
+    with torch.no_grad():
+        assert LazyWeights(q, k).softmax_blocks() is not None
+        got = regard.summarize(q, k, regard.Euclidean(8.0), **how)
+    assert LazyWeights(q, k).softmax_blocks() is None
+    expected = regard.summarize(q, k, regard.Euclidean(8.0), **how)
+    assert got.entropy.dtype == expected.entropy.dtype
+    for name in ("entropy", "support", "received", "top_weights", "regions", "rows"):
+        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=1e-4, atol=1e-5)
+    assert (got.support < 9).any() == (size == 300.0)
+
+
 def test_grouped_queries(budget):
     q, k = torch.randn(2, 6, 5, 4), torch.randn(2, 3, 5, 4)
     p = regard.attention_weights(q, k.repeat_interleave(2, -3), causal=True)

@@ -87,10 +87,10 @@ def test_models_without_a_class_token(config):
 
 
 def test_without_a_model(tmp_path):
-    result = run("look", CAT, "--out", tmp_path / "patches.png")
+    result = run("look", CAT, "--out", tmp_path / "patches")
     assert result.exit_code == 0, result.output
     assert "sparsemax" in result.output
-    assert (tmp_path / "patches.csv").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"patches.png", "patches.csv", "patches.json"}
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,7 @@ def test_without_a_model(tmp_path):
         ([CAT, "--map", "sparsemax"], "--map needs a model"),
         (["no/such-model", CAT], "not in the local cache of Hugging Face.*--download"),
         (["missing.jpg"], "missing.jpg is not a file"),
+        ([CAT, "--out", "look.json"], "--out look.json: a picture ends in one of .png"),
     ],
 )
 def test_problems(arguments, message):

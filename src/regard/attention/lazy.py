@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -21,26 +21,15 @@ from regard.attention.arguments import Causal, Map, has_groups
 from regard.attention.call import Call
 from regard.attention.choice import context_of
 from regard.attention.parameters import Parameters
+from regard.attention.place import Place
 from regard.attention.query_blocks import QueryBlocks, rows_in_budget
 from regard.attention.sink import map_with_sink, with_sink
+from regard.attention.softmax_blocks import SoftmaxBlock, has_softmax_blocks, softmax_blocks
 from regard.attention.weights import weights_of
 from regard.maps.entmax import softmax
 from regard.maps.spelling import as_map
 
 _FEW_ROWS = 64  # a block of all heads with fewer queries is a slow product: then one head at a time
-
-
-class Place(NamedTuple):
-    """Where a block of weights lies.
-
-    `part`: its index in the leading dimensions; () for all of them.
-    `queries`: its rows.
-    `keys`: how many keys, from the first one, its rows may see.
-    """
-
-    part: tuple[int, ...]
-    queries: slice
-    keys: int
 
 
 @final
@@ -171,6 +160,13 @@ class LazyWeights:
             for at in cut:
                 place = Place(part, at, cut.seen(at) - self._sinks)
                 yield place, _computed(piece, cut, place, self._sinks, of_block)
+
+    def softmax_blocks(self) -> Iterator[SoftmaxBlock] | None:
+        """Every block with its scores, where that is faster: softmax of all keys, without a gradient; else None."""
+        call = self._call
+        if self._sinks or 0 in (*call.batch, call.queries) or not has_softmax_blocks(call):
+            return None
+        return softmax_blocks(call.finite())
 
     def _whole(self) -> Tensor:
         """All weights at once."""

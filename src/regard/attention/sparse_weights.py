@@ -9,7 +9,8 @@ from torch import Tensor
 
 from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Causal, Map
-from regard.attention.lazy import LazyWeights, Place
+from regard.attention.lazy import LazyWeights
+from regard.attention.place import Place
 from regard.maps.entmax import sparsemax
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +12,10 @@ from regard import _check
 from regard._repr import shown
 from regard.affinity import Affinity, Dot
 from regard.attention.arguments import Causal, Map
-from regard.attention.lazy import LazyWeights, Place, places_of
+from regard.attention.lazy import LazyWeights, places_of
+from regard.attention.place import Place
 from regard.attention.query_blocks import BUDGET
+from regard.attention.softmax_blocks import SoftmaxBlock
 from regard.maps.entmax import softmax
 
 #: What `summarize` computes unless told otherwise.
@@ -118,11 +120,15 @@ def summary_of(
     regions = None if regions is None else regions.expand(*lazy.shape[:-2], *regions.shape[-2:])
     results = _allocated(lazy, wanted)
 
-    def statistics(p: Tensor, place: Place) -> tuple[Tensor, ...]:
-        seen = None if regions is None else regions[place.part][..., : place.keys]
-        return statistics_of(p, wanted, seen)
+    def seen(place: Place) -> Tensor | None:
+        return None if regions is None else regions[place.part][..., : place.keys]
 
-    for place, values in lazy.blocks(statistics):
+    fast = lazy.softmax_blocks()
+    if fast is None:
+        blocks = lazy.blocks(lambda p, place: statistics_of(p, wanted, seen(place)))
+    else:
+        blocks = ((block.place, _of_softmax(block, wanted, seen(block.place))) for block in fast)
+    for place, values in blocks:
         for name, value in zip(wanted.names, values, strict=True):
             if name == "received":
                 results[name][place.part][..., : place.keys].add_(value)
@@ -190,6 +196,20 @@ def statistics_of(p: Tensor, wanted: Wanted, regions: Tensor | None) -> tuple[Te
         made["top_places"] = torch.where(largest.values > 0, largest.indices, -1)
     if regions is not None:
         made["regions"] = p @ regions.mT
+    return tuple(made[name] for name in wanted.names)
+
+
+def _of_softmax(block: SoftmaxBlock, wanted: Wanted, regions: Tensor | None) -> tuple[Tensor, ...]:
+    """The same of a block with its scores s: ln p is s - max s + ln max p, a sum of terms of one sign, without log."""
+    p, s = block.weights, block.scores
+    made: dict[str, Tensor] = {}
+    if "entropy" in wanted.names:
+        s.sub_(s.amax(-1, keepdim=True))
+        made["entropy"] = (-p.amax(-1).log() - torch.linalg.vecdot(p, s)).unsqueeze(-1)
+    if "support" in wanted.names and block.positive:
+        made["support"] = torch.full((len(p), 1), p.shape[-1], dtype=torch.int64, device=p.device)
+    rest = replace(wanted, names=tuple(name for name in wanted.names if name not in made))
+    made |= dict(zip(rest.names, statistics_of(p, rest, regions), strict=True))
     return tuple(made[name] for name in wanted.names)
 
 

@@ -16,7 +16,9 @@ def look(
     what: list[str] = typer.Argument(
         ..., metavar="[MODEL] PICTURE", help="A folder of a saved model or a name in the local cache; then a picture."
     ),
-    out: Path = typer.Option(Path("out/look.png"), help="The PNG file to write; JSON and CSV lie beside it."),
+    out: Path = typer.Option(
+        Path("out/look.png"), help="The picture to write, .png if it has no ending; JSON and CSV lie beside it."
+    ),
     map: str | None = typer.Option(None, help='Exchange the map of the model, e.g. "entmax-1.5", and show both.'),
     masks: Path | None = typer.Option(
         None, help="Score the heads: PICTURE is a folder, and this a folder of masks or a COCO-like JSON file."
@@ -35,12 +37,13 @@ def look(
         regard look my-model photos --masks masks
     """
     from regard._problem import Problem
-    from regard.looking import VisionModel, look_at_patches, read_pairs, score, write_scores
+    from regard.looking import VisionModel, look_at_patches, read_pairs, score, with_ending, write_scores
     from regard.looking import look as look_with
     from regard.pictures import read
 
     if len(what) > 2:
         raise Problem(f"{len(what)} arguments; expected a picture, or a model and a picture.")
+    out = with_ending(out)  # before the model is loaded
     model = VisionModel.load(what[0], download=download) if len(what) == 2 else None
     if model is None and (map is not None or masks is not None):
         raise Problem(f"{'--map' if map is not None else '--masks'} needs a model: regard look MODEL PICTURE.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -36,16 +37,20 @@ PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
 }
 
 
-class Layout:
+#: Towers whose patches lie in squares that are merged later.
+MERGING = ("qwen2_vl_vision", "qwen3_vl_vision")
+
+
+class Layout(ABC):
     """The tokens of one attention: `prepare` adds hooks that follow the input, `tokens` answers while it is called."""
 
+    @abstractmethod
     def prepare(self) -> list[Any]:
         """Add hooks; their handles."""
-        return []
 
+    @abstractmethod
     def tokens(self, batch: int, queries: int, keys: int) -> tuple[Tokens, ...]:
         """The tokens of the keys: one for all of the batch, or one for each of its samples."""
-        raise NotImplementedError
 
 
 class SaidLayout(Layout):
@@ -54,6 +59,10 @@ class SaidLayout(Layout):
     def __init__(self, said: Tokens | Callable[[int], Tokens]) -> None:
         """Remember it."""
         self.said = said
+
+    def prepare(self) -> list[Any]:
+        """There is nothing to follow."""
+        return []
 
     def tokens(self, batch: int, queries: int, keys: int) -> tuple[Tokens, ...]:
         """As said; an error if the number of keys is another."""
@@ -113,7 +122,7 @@ class SwinLayout(Layout):
 
 
 class MergedPatchLayout(Layout):
-    """The vision tower of Qwen2-VL: one call for each frame, its patches in squares that are merged later."""
+    """The vision tower of Qwen2-VL and Qwen3-VL: one call for each frame, patches in squares that are merged later."""
 
     def __init__(self, tower: nn.Module, side: int) -> None:
         """Follow the tower; `side` is that of the squares."""
@@ -235,7 +244,7 @@ class Layouts:
         kind = str(getattr(config, "model_type", ""))
         if kind == "swin":
             return SwinLayout(self.modules[name.rpartition(".")[0]])
-        if kind == "qwen2_vl_vision":
+        if kind in MERGING:
             return MergedPatchLayout(tower, int(config.spatial_merge_size))
         modalities = tower.input_modalities
         if modalities == "text" or tuple(modalities) == ("text",):  # type: ignore[arg-type]
@@ -263,7 +272,7 @@ class Layouts:
             yield self.modules[name]
 
     def _unknown(self, name: str, kind: str) -> Layout:
-        known = ", ".join(sorted((*PREFIXES, "swin", "qwen2_vl")))
+        known = ", ".join(sorted((*PREFIXES, "swin", "qwen2_vl", "qwen3_vl")))
         first = name.split(".")[0]
         _check.complain(
             "model",

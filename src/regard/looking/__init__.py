@@ -1,6 +1,6 @@
 """Where a model looks: what `regard look` draws, writes and scores."""
 
-from regard.looking.look import Look, look, look_at_patches
+from regard.looking.look import Look, look, look_at_patches, with_ending
 from regard.looking.maps_side_by_side import MeasuredWeights, maps_of, measure_weights, region_on_grid
 from regard.looking.model import VisionModel
 from regard.looking.regions import PictureWithRegion, read_pairs
@@ -24,5 +24,6 @@ __all__ = [
     "read_pairs",
     "region_on_grid",
     "score",
+    "with_ending",
     "write_scores",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from regard._files import replacing
+from regard._problem import Problem
 from regard.affinity import Dot
 from regard.attention.summaries import summarize
 from regard.hf import Recording, Seen
@@ -19,7 +20,22 @@ from regard.looking.model import VisionModel
 from regard.maps.spelling import as_map
 from regard.patches.photograph import describe_patches, patch_grid
 
+ENDINGS = (".png", ".pdf", ".svg", ".jpg")
 PATCH_MAPS = ("softmax", "entmax-1.5", "sparsemax")
+
+
+def with_ending(out: Path | str) -> Path:
+    """Where a picture is written: a path without an ending gets .png; one that is no picture's is an error.
+
+    >>> with_ending("out/look").name
+    'look.png'
+    """
+    out = Path(out).resolve()
+    if not out.suffix:
+        return out.with_suffix(".png")
+    if out.suffix.lower() not in ENDINGS:
+        raise Problem(f"--out {out.name}: a picture ends in one of {', '.join(ENDINGS)}; JSON and CSV lie beside it.")
+    return out
 
 
 @dataclass(frozen=True)
@@ -32,8 +48,8 @@ class Look:
     answers: dict[str, dict[str, float]] = field(default_factory=dict)  # by map
 
     def write(self, out: Path | str) -> list[Path]:
-        """Write the picture to `out`, a PNG file, and the table beside it as JSON and CSV; the paths."""
-        out = Path(out).resolve()
+        """Write the picture to `out`, such as look.png, and the table beside it as JSON and CSV; the paths."""
+        out = with_ending(out)
         self._draw(out)
         beside_json, beside_csv = out.with_suffix(".json"), out.with_suffix(".csv")
         with replacing(beside_json) as path:
@@ -48,6 +64,7 @@ class Look:
         from matplotlib.figure import Figure
 
         from regard.show import grid
+        from regard.show._canvas import colour_bar, scale
 
         columns = max(len(row) for row in self.panels.values())
         brightest = max(float(x.max()) for row in self.panels.values() for x in row.values())
@@ -59,8 +76,10 @@ class Look:
             for ax, (title, weights) in zip(line, row.items(), strict=False):
                 grid(self.picture, weights, ax, vmax=brightest, bar=False)
                 ax.set_title(f"{name}, {title}", fontsize=7)
+        label = "weight of a patch, one scale for all"
+        colour_bar(figure, scale(brightest), label, ax=axes, shrink=min(1.0, 3 / len(self.panels)))
         with replacing(out) as path:
-            figure.savefig(path, dpi=100, format=out.suffix.lstrip(".") or "png")
+            figure.savefig(path, dpi=100, format=out.suffix[1:])
 
 
 def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Look:

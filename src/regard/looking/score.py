@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard._files import replacing
-from regard.looking.look import maps_by_head
+from regard.looking.look import maps_by_head, with_ending
 from regard.looking.model import VisionModel
 from regard.looking.regions import PictureWithRegion
 from regard.pictures import read
@@ -111,7 +111,7 @@ def write_scores(scores: Scores, out: Path | str) -> list[Path]:
     """Write a plot of the mass of every head with its interval and chance level, and the table as JSON and CSV."""
     from matplotlib.figure import Figure
 
-    out = Path(out).resolve()
+    out = with_ending(out)
     figure = Figure(figsize=(max(5.0, 0.18 * len(scores)), 6), layout="constrained")
     places = numpy.arange(len(scores))
     for ax, measure in zip(figure.subplots(len(SCORED), sharex=True), SCORED, strict=True):
@@ -126,7 +126,7 @@ def write_scores(scores: Scores, out: Path | str) -> list[Path]:
     ax.set_xlabel("layer.head")
     ax.legend(fontsize=7)
     with replacing(out) as path:
-        figure.savefig(path, dpi=100, format=out.suffix.lstrip(".") or "png")
+        figure.savefig(path, dpi=100, format=out.suffix[1:])
     rows = [one.row() for one in scores]
     beside_json, beside_csv = out.with_suffix(".json"), out.with_suffix(".csv")
     with replacing(beside_json) as path:
