@@ -29,6 +29,11 @@ def _same_random_numbers_in_every_run() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _indexes_of_shards_in_a_folder_of_the_tests(tmp_path_factory):
+    os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def limited_files():
     """A context in which no file can grow beyond some bytes: a full disk that needs no disk."""

@@ -39,8 +39,8 @@ TRAINING = words("above accumulate anneal batch clip epochs glove grouped lr opt
 VIEWS = words("blur blur-sigma flip grey jitter jitter-p local local-scale local-size ratio scale size tries window")
 PRETRAINING = words(
     """accumulate backbone backbone-options batch-size canvas clip codes dim eps final-lr freeze hidden iterations lr
-    no-pretrained nonlocal-affinity nonlocal-after optimizer pretrained prototype-lr prototypes queue queue-epoch
-    queue-step seed steps temperature warmup warmup-start weight-decay"""
+    mixed-shards no-pretrained nonlocal-affinity nonlocal-after optimizer pretrained prototype-lr prototypes queue
+    queue-epoch queue-step seed steps temperature warmup warmup-start weight-decay"""
 )
 FINETUNING = words(
     """batch-size canvas epochs flip frozen held-out labels lr lr-head momentum schedule scale seed weight-decay
@@ -48,7 +48,8 @@ FINETUNING = words(
 )
 # Frozen: who removes one breaks commands that others have written down.
 FLAGS = {
-    "pretrain": ["out", "preset", *RUNNING, *VIEWS, *PRETRAINING],
+    "index": ["cache"],
+    "pretrain": ["cache", "cache-gb", "out", "patience", "preset", *RUNNING, *VIEWS, *PRETRAINING],
     "finetune": ["out", "preset", "test", *RUNNING, *FINETUNING],
     "classify": [
         *(

@@ -8,3 +8,19 @@ class Problem(ValueError):
 
     The message is one line: what is wrong, with what, and what to do. The command line prints it as it is.
     """
+
+
+class Unreachable(Exception):
+    """A server did not answer for as long as it was waited for.
+
+    No `Problem`, for which `regard.pictures.take` passes a picture over: which pictures a run sees must not depend on
+    a network. Its text is one line, also when a process that loads data raised it and torch has put the traceback
+    before it.
+
+    >>> str(Unreachable("s3://here does not answer."))
+    's3://here does not answer.'
+    """
+
+    def __init__(self, text: str) -> None:
+        lines = text.strip().splitlines() or [""]
+        super().__init__(lines[-1].removeprefix(f"{__name__}.Unreachable: "))

@@ -219,6 +219,8 @@ def test_a_model_that_shows_what_it_uses_and_one_that_does_not(parts):
     assert other.better("deletion", "centre") is False
     assert "less about the answer than" in verdict(other)
     assert "discrete-softmax" in faithfulness_table({"discrete-softmax": other})
+    assert found.gains["deletion"]["traced"] == (0, 0, 0)  # nothing is mixed: the same order
+    assert found.better("deletion", "traced") is None
 
 
 def test_json_and_back(parts):

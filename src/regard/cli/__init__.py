@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # The help's groups, and the modules of this package in each; a module has a function add(app).
 GROUPS = {
     "Start here": ("demo", "classify", "maps", "doctor"),
-    "A backbone from pictures": ("pretrain", "finetune", "evaluate", "export"),
+    "A backbone from pictures": ("pretrain", "index", "finetune", "evaluate", "export"),
     "Questions about pictures": ("vqa", "scenes", "split", "features", "train", "ask", "report", "compare", "thesis"),
     "Look and measure": ("look", "explore", "bench"),
 }
@@ -142,13 +142,13 @@ def _print_version(wanted: bool) -> None:
 
 def _complain(error: BaseException) -> NoReturn:
     """Print the error in one line on standard error, and exit with its status."""
-    from regard._problem import Problem
+    from regard._problem import Problem, Unreachable
 
     if isinstance(error, OSError):
         from regard._files import disk_words
 
         sys.exit(f"regard: {disk_words(error) or error}")
-    if isinstance(error, Problem):
+    if isinstance(error, Problem | Unreachable):
         sys.exit(f"regard: {error}")
     if isinstance(error, ImportError):
         from regard._install import install_extra

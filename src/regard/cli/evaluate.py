@@ -31,13 +31,17 @@ def add(app: typer.Typer) -> None:
 def evaluate(
     changes: dict[str, Any],
     model: Path = typer.Argument(..., help="The folder of a run, an exported model or a backbone."),
-    data: Path = typer.Argument(
+    data: Path | None = typer.Argument(
         None,
-        help="Labelled pictures, or questions with answers. (default: for a backbone scikit-learn's digits, for a "
-        "run of regard vqa its own questions)",
+        help="Labelled pictures, also the URL of tars, or questions with answers. (default: for a backbone "
+        "scikit-learn's digits, for a run of regard vqa its own questions)",
+        show_default=False,
+        path_type=str,
     ),
-    test: Path = typer.Option(
-        None, help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)"
+    test: Path | None = typer.Option(
+        None,
+        help="Data to test on. (default: for a backbone a held-out part of DATA, else DATA)",
+        path_type=str,
     ),
     pictures: Path | None = typer.Option(None, help="The folder of the pictures. (default: beside the questions)"),
     regions: Path | None = typer.Option(
@@ -86,7 +90,9 @@ def evaluate(
     config = read_config(model)
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
     if kind == "vqa":
-        _of_questions(model, test or data, out, pictures, regions, attention, changes, faithfulness, hide)
+        named = test or data
+        place = None if named is None else Path(named)
+        _of_questions(model, place, out, pictures, regions, attention, changes, faithfulness, hide)
     elif kind not in ("backbone", "swav", "finetune"):
         raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, finetune, vqa.")
     elif given := [
@@ -116,7 +122,7 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
         train, held_out = digits()
         typer.echo("No data given: scikit-learn's digits.")
     else:
-        train, held_out = open_pictures(data), None if test is None else open_pictures(test)
+        train, held_out = open_pictures(data, say=typer.echo), None if test is None else open_pictures(test)
         files = [path for source in (train, held_out) if isinstance(source, Files) for path in source.paths]
         if warning := squeezed(files):
             typer.echo(f"Warning: {warning}", err=True)

@@ -31,12 +31,15 @@ def finetune(
     ),
     pictures: Path | None = typer.Argument(
         None,
-        help="Labelled pictures: a folder for each class, or folders train and val with these. (default: "
-        "scikit-learn's digits, not mirrored)",
+        help="Labelled pictures: a folder for each class, or folders train and val with these; tars or their URL. "
+        "(default: scikit-learn's digits, not mirrored)",
         show_default=False,
+        path_type=str,
     ),
     test: Path | None = typer.Option(
-        None, help="Labelled pictures to test on. (default: those in val, else a part of PICTURES, drawn and stored)"
+        None,
+        help="Labelled pictures to test on. (default: those in val, else a part of PICTURES, drawn and stored)",
+        path_type=str,
     ),
     out: Path | None = typer.Option(
         None,

@@ -30,9 +30,10 @@ def pretrain(
     running: dict[str, Any],
     pictures: Path | None = typer.Argument(
         None,
-        help="A folder of pictures (at any depth), a tar or a folder of tars, an .npy or .npz file, a saved Hugging "
-        "Face dataset. (default: scikit-learn's digits)",
+        help="A folder of pictures (at any depth), a tar or a folder of tars, the URL of either (s3://, gs://, "
+        "https://), an .npy or .npz file, a saved Hugging Face dataset. (default: scikit-learn's digits)",
         show_default=False,
+        path_type=str,
     ),
     out: Path | None = typer.Option(
         None,
@@ -45,6 +46,15 @@ def pretrain(
         "small; without pictures digits)",
         autocompletion=among(PRESETS),
     ),
+    cache: Path | None = typer.Option(
+        None, help="Where shards of a URL are kept on this machine. (default: $REGARD_CACHE, else ~/.cache/regard)"
+    ),
+    cache_gb: float = typer.Option(
+        64.0, min=0, help="Gigabytes that they may take, at most half of the free disk; 0 keeps none."
+    ),
+    patience: float = typer.Option(
+        300.0, min=0, help="Seconds for which a server that fails is asked again, before the run ends."
+    ),
 ) -> None:
     """Pretrain a backbone on pictures without labels, by swapped assignments between views (SwAV).
 
@@ -54,10 +64,12 @@ def pretrain(
         regard pretrain                                          # scikit-learn's digits, a few minutes
         regard pretrain photos/ --preset small --steps 3000 --prototypes 100 --out out/photos
         regard pretrain shards/ --preset photos --devices 8 --strategy ddp --precision 16-mixed
+        regard pretrain s3://mine/shards --preset photos --cache-gb 200   # after regard index s3://mine/shards
     """
     import warnings
 
-    from regard.pictures import Pictures, open_pictures
+    from regard.pictures import CacheSettings, Pictures, open_pictures
+    from regard.pictures._shard_cache import cache_bytes
     from regard.swav import CollapseWarning, digits, evaluate_backbone, run, sheet
     from regard.swav import preset as named
 
@@ -69,16 +81,17 @@ def pretrain(
     if "backbone" in changes:  # the options in the preset belong to its own backbone
         changes.setdefault("backbone_options", {})
     settings = named(preset or ("digits" if pictures is None else "small"), **changes)
-    out = out or default_folder(pictures or Path("digits"), "pretrained")
+    out = out or default_folder(pictures or "digits", "pretrained")
     source: Pictures
     test: Pictures | None = None
     if pictures is None:
         source, test = digits()
         typer.echo(f"scikit-learn's digits: {len(source)} pictures to learn from, {len(test)} to test on.")
     else:
-        source = open_pictures(pictures)
+        kept = CacheSettings(cache, cache_bytes(cache_gb))
+        source = open_pictures(pictures, cache=kept, patience=patience, say=typer.echo)
         typer.echo(
-            f"{pictures}: {len(source)} pictures" + (f", {len(source.classes)} classes" if source.labels else "")
+            f"{pictures}: {len(source)} pictures" + (f", {len(source.classes)} classes" if source.classes else "")
         )
     result = run(source, out=out, settings=settings, running=applied(Running(), running))
     if not result.first:
@@ -90,7 +103,10 @@ def pretrain(
         more = f", and {len(names) - 3} more" if len(names) > 3 else ""
         listed = result.folder.broken
         typer.echo(f"{len(names)} broken files skipped: {', '.join(names[:3])}{more}; all are in {listed}")
-    if source.labels:
+    if result.task.retried:
+        count = sum(map(len, result.task.retried.values()))
+        typer.echo(f"{count} requests were repeated, because the server failed; all are in {result.folder.retried}")
+    if source.classes:
         report = evaluate_backbone(result.task.backbone, source, test)
         result.folder.write_evaluation(report.as_dict())
         typer.echo(report.table())

@@ -7,7 +7,8 @@ from typing import Any
 
 from regard._problem import Problem
 from regard.pictures._sources import Arrays, Files, Pictures
-from regard.pictures._stored import SavedDataset, Tars
+from regard.pictures._stored import SavedDataset
+from regard.pictures._tars import Tars
 
 READ_ALL = 1 << 30  # bytes of files that are read as a whole; of more, a sample is
 _SAMPLE = 256  # pictures in it
@@ -16,8 +17,8 @@ _SAMPLE = 256  # pictures in it
 def content_parts(source: Pictures) -> Iterator[Any]:
     """What a digest of a source is made of: its pictures' names and sizes, and their content.
 
-    Times do not count, so that a copy is the same data. Of files of more than a gigabyte together, the content of 256
-    is read.
+    Times do not count, so that a copy is the same data, on a disk or on a server. Of files of more than a gigabyte
+    together, the content of 256 is read; of shards nothing is, as their indexes have a checksum of each picture.
 
     >>> import torch
     >>> one, two = (list(content_parts(Arrays(torch.full((2, 3, 4, 4), value)))) for value in (0.0, 1.0))
@@ -36,8 +37,11 @@ def content_parts(source: Pictures) -> Iterator[Any]:
         for i in range(count) if few else _spread(count):
             yield source.paths[i].read_bytes()
         return
+    if isinstance(source, Tars):
+        yield from source.parts()
+        return
     for i in range(count):
-        yield source.member(i) if isinstance(source, Tars) else source.name(i).rpartition(":")[2]
+        yield source.name(i).rpartition(":")[2]
     for i in _spread(count):
         try:
             yield source[i].numpy().tobytes()
@@ -55,7 +59,8 @@ def described(source: Pictures) -> str:
     if isinstance(source, Files | SavedDataset):
         return f"{len(source)} pictures of {source.folder}"
     if isinstance(source, Tars):
-        return f"{len(source)} pictures of {source.shards[0]}{' and others' if source.shards[1:] else ''}"
+        shards = source.shards
+        return f"{len(source)} pictures of {source.store.at(shards[0].name)}{' and others' if shards[1:] else ''}"
     return f"{len(source)} pictures in memory" if isinstance(source, Arrays) else f"{len(source)} pictures"
 
 

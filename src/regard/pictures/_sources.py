@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,9 +13,28 @@ from torch.nn.functional import interpolate
 
 from regard._problem import Problem
 from regard.pictures._read import read
+from regard.pictures._store import is_url
+
+if TYPE_CHECKING:
+    from regard.pictures._shard_cache import CacheSettings
 
 SUFFIXES = frozenset([".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp"])
 GIVE_UP = 1000  # unreadable pictures in a row, after which `take` is an error
+
+
+class Unreadable(Problem):
+    """Many pictures that cannot be read, as those of a shard that is gone.
+
+    `name`: what cannot be read.
+    `instead`: the index of the picture to take in place of the one that was asked for.
+
+    >>> Unreadable("0.tar does not exist.", "0.tar", 1000).instead
+    1000
+    """
+
+    def __init__(self, text: str, name: str = "", instead: int = 0) -> None:
+        super().__init__(text)
+        self.name, self.instead = name, instead
 
 
 @runtime_checkable
@@ -27,8 +46,11 @@ class Pictures(Protocol):
     (True, 4, None)
     """
 
-    labels: list[int] | None
     classes: list[str]
+
+    @property
+    def labels(self) -> list[int] | None:
+        """The class of each picture."""
 
     def __len__(self) -> int: ...
 
@@ -139,18 +161,24 @@ class Taken:
 def take(pictures: Pictures, index: int) -> Taken:
     """The picture at `index`, or the next one that can be read.
 
-    The choice depends on the files alone, so that a resumed run sees the same pictures.
+    The choice depends on the files alone, so that a resumed run sees the same pictures: a server that does not answer
+    is an error that is not passed over (`regard.pictures.Unreachable`). In place of a picture of a shard that is gone,
+    the one at the same place of the next shard is taken.
 
     >>> take(Arrays(torch.zeros(3, 2, 2)), 2).index
     2
     """
     broken: list[tuple[str, str]] = []
-    for step in range(min(len(pictures), GIVE_UP)):
-        i = (index + step) % len(pictures)
+    i = index
+    for _ in range(min(len(pictures), GIVE_UP)):
         try:
             return Taken(pictures[i], i, tuple(broken))
+        except Unreadable as problem:
+            broken.append((problem.name, str(problem)))
+            i = problem.instead
         except Problem as problem:
             broken.append((pictures.name(i), str(problem)))
+            i = (i + 1) % len(pictures)
     raise Problem(f"{len(broken)} pictures in a row cannot be read, the first because: {broken[0][1]}")
 
 
@@ -166,11 +194,21 @@ def square(picture: Tensor, size: int) -> Tensor:
     return small[0].round_().clamp_(0, 255).to(torch.uint8)
 
 
-def open_pictures(path: Path | str) -> Pictures:
+def open_pictures(
+    path: Path | str,
+    *,
+    cache: CacheSettings | None = None,
+    patience: float = 300.0,
+    say: Callable[[str], None] | None = None,
+) -> Pictures:
     """The source at `path`; its kind is recognised by names of files.
 
-    A folder tree of pictures (`Files`); a tar file or a folder with tar files (`Tars`); a folder that `datasets` saved
-    (`SavedDataset`); a .npy or .npz file (`Arrays`; labels in an entry "labels" or "y").
+    A folder tree of pictures (`Files`); a tar file or a folder with tar files, also behind a URL such as
+    s3://bucket/shards (`Tars`); a folder that `datasets` saved (`SavedDataset`); a .npy or .npz file (`Arrays`; labels
+    in an entry "labels" or "y").
+
+    `path`: a path, or the URL of tars or of their folder.
+    `cache`, `patience`, `say`: as in `Tars`; other sources need none of them.
 
     >>> import tempfile
     >>> import numpy
@@ -180,21 +218,24 @@ def open_pictures(path: Path | str) -> Pictures:
     >>> source[0].shape, source.labels
     (torch.Size([3, 8, 8]), [0, 1, 0, 1, 1])
     """
-    from regard.pictures._stored import SavedDataset, Tars
+    from regard.pictures._stored import SavedDataset
+    from regard.pictures._tars import Tars, is_tar
 
+    if is_url(path):
+        return Tars.at(path, cache=cache, patience=patience, say=say)
     path = Path(path)
     if not path.exists():
         raise Problem(f"{path} does not exist. Check the path.")
     if path.is_file():
         if path.suffix in (".npy", ".npz"):
             return _load_arrays(path)
-        if ".tar" in path.suffixes or path.suffix == ".tgz":
-            return Tars([path])
+        if is_tar(path):
+            return Tars([path], cache=cache, say=say)
         raise Problem(f"{path} is one file. Name a folder of pictures, a tar, or an .npy or .npz array.")
     if any((path / name).is_file() for name in ("state.json", "dataset_info.json", "dataset_dict.json")):
         return SavedDataset(path)
-    if shards := sorted(path.glob("*.tar")):
-        return Tars(shards)
+    if next(path.glob("*.tar"), None) is not None:
+        return Tars.at(path, cache=cache, say=say)
     return Files(path)
 
 
@@ -204,9 +245,12 @@ def as_pictures(source: Any) -> Pictures:
     >>> len(as_pictures(torch.zeros(4, 3, 8, 8)))
     4
     """
+    from regard.pictures._tars import Tars
+
     if isinstance(source, (str, Path)):
         return open_pictures(source)
-    return source if isinstance(source, Pictures) else Arrays(source)
+    # Before the protocol, which looks at all attributes: the labels of shards are read when they are looked at.
+    return source if isinstance(source, Tars) or isinstance(source, Pictures) else Arrays(source)  # noqa: SIM101
 
 
 def _load_arrays(path: Path) -> Arrays:

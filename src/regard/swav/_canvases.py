@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.pictures import Arrays, Pictures, square, take
+from regard.pictures import Arrays, Pictures, Tars, square, take
+from regard.training import SampleGroups
 
 MEMORY = 1 << 29  # bytes of squared pictures that may be cached
 
@@ -25,6 +27,7 @@ class Canvases:
     """Pictures resized to squares of one side, as data for `fit`. A broken one is replaced by the next, and noted.
 
     They are cached if all fit into `MEMORY` and `keep` is True (default); loader processes would cache each their own.
+    Shards are read in the order of `groups`: `mixed` of them are shuffled together, default 16.
 
     >>> from regard.pictures import Arrays
     >>> data = Canvases(Arrays(torch.rand(5, 3, 20, 30)), side=16)
@@ -32,8 +35,9 @@ class Canvases:
     torch.Size([2, 3, 16, 16])
     """
 
-    def __init__(self, pictures: Pictures, side: int, keep: bool = True) -> None:
+    def __init__(self, pictures: Pictures, side: int, keep: bool = True, mixed: int = 16) -> None:
         self.pictures, self.side = pictures, side
+        self.groups = SampleGroups(pictures.counts, mixed) if isinstance(pictures, Tars) else None
         self._cache: dict[int, _Canvas] = {}
         self._caches = keep and len(pictures) * 3 * side * side <= MEMORY
         self._all: Tensor | None = None
@@ -43,10 +47,20 @@ class Canvases:
     def __len__(self) -> int:
         return len(self.pictures)
 
+    def ahead(self, shards: Sequence[int]) -> None:
+        """Say which shards are read next."""
+        if isinstance(self.pictures, Tars):
+            self.pictures.ahead(shards)
+
+    def faults(self) -> list[tuple[str, str]]:
+        """Names and errors of requests that a server failed and that were repeated, since the last call."""
+        return self.pictures.faults() if isinstance(self.pictures, Tars) else []
+
     def batch(self, indices: list[int], epoch: int) -> dict[str, Any]:
         """Pictures (B, 3, side, side) uint8, aspect (width over height), index, epoch, and notes on broken files.
 
-        `taken` is the index that each picture was read from: another one, if a file is broken.
+        `taken` is the index that each picture was read from: another one, if a file is broken. `retried` has name and
+        error of each request that a server failed and that was repeated.
         """
         index = torch.tensor(indices)
         if self._all is not None:
@@ -60,6 +74,7 @@ class Canvases:
             "taken": torch.tensor([sample.source for sample in samples]),
             "epoch": epoch,
             "broken": [note for sample in samples for note in sample.broken],
+            "retried": self.faults(),
         }
 
     def _sample(self, index: int) -> _Canvas:

@@ -15,6 +15,7 @@ from regard.backbones import Backbone
 from regard.backbones import untrained as untrained_twin
 from regard.pictures import Pictures, square, take
 from regard.training import generator
+from regard.training._random import drawn
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def gather(pictures: Pictures, size: int, most: int, seed: int) -> tuple[Tensor,
     """
     if pictures.labels is None:
         raise Problem("these pictures have no labels to evaluate with. Put them in one folder for each class.")
-    chosen = torch.randperm(len(pictures), generator=generator(seed, 98))[:most].tolist()
+    chosen = drawn(len(pictures), most, seed, 98)
     # Each is resized before the next is read: a few photographs as a camera writes them would fill the memory.
     readable = [(square(taken.picture, size), i) for i in chosen if (taken := take(pictures, i)).index == i]
     labels = torch.tensor([pictures.labels[i] for _, i in readable])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ class PicturesFolder(RunFolder):
     """The folder of a run that learns from pictures: what any run has, and
 
         broken.txt         files that could not be read, and why
+        retried.txt        what a server failed to send and was asked for again: how often, and the last error
         evaluation.json    the evaluation at the end, if pictures have labels
 
     >>> PicturesFolder(Path("out/photos")).broken.as_posix()
@@ -30,10 +31,21 @@ class PicturesFolder(RunFolder):
         """The list of files that could not be read."""
         return self.path / "broken.txt"
 
+    @property
+    def retried(self) -> Path:
+        """The list of what a server failed to send and was asked for again."""
+        return self.path / "retried.txt"
+
     def write_broken(self, reasons: Mapping[str, str]) -> None:
         """Write the names of files that could not be read, each with the reason."""
         with replacing(self.broken) as beside:
             text = "".join(f"{name}\t{reason}\n" for name, reason in sorted(reasons.items()))
+            beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+    def write_retried(self, errors: Mapping[str, Sequence[str]]) -> None:
+        """Write the names of what was asked for again, how often, and the last error."""
+        with replacing(self.retried) as beside:
+            text = "".join(f"{name}\t{len(each)}\t{each[-1]}\n" for name, each in sorted(errors.items()))
             beside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def begin_afresh(self) -> None:
@@ -46,7 +58,7 @@ class PicturesFolder(RunFolder):
     @property
     def _results(self) -> tuple[Path, ...]:
         """The files that a finished run has."""
-        return (self.broken, self._evaluation)
+        return (self.broken, self.retried, self._evaluation)
 
     @property
     def _evaluation(self) -> Path:

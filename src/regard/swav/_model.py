@@ -53,6 +53,7 @@ class Swav(Task):
         self.bank = Bank(settings.dim)
         self.steps_done = 0
         self.broken: dict[str, str] = {}
+        self.retried: dict[str, list[str]] = {}
         self._unit_prototypes()
 
     @property
@@ -86,6 +87,8 @@ class Swav(Task):
         """The loss of a batch of `Canvases`."""
         settings = self.settings
         self.broken |= dict(batch.get("broken", ()))
+        for name, error in batch.get("retried", ()):
+            self.retried.setdefault(name, []).append(error)
         group = dist.group.WORLD if world()[1] > 1 else None
         whole_set = settings.codes != "sinkhorn"
         if whole_set and batch["epoch"] != self.bank.epoch:
@@ -104,7 +107,10 @@ class Swav(Task):
             loss = swapped_loss(scores, code, settings.temperature)
         # A measurement solves an eigenvalue problem: only for the steps that are logged.
         tensors = (loss.detach(), scores[:2].detach(), code, z[:2].detach(), residual)
-        return loss, {"measured": lambda: measure(*tensors)}
+        numbers: dict[str, Any] = {"measured": lambda: measure(*tensors)}
+        if self.retried:
+            numbers["retries"] = sum(map(len, self.retried.values()))
+        return loss, numbers
 
     def _embedded(self, batch: dict[str, Any], local: int) -> Tensor:
         """Unit vectors (V, B, dim) of the two large views and of `local` small ones of each sample."""

@@ -69,7 +69,7 @@ def pretrain(
 
     Rerun with the same `out` and pictures to resume; a folder with a run on other pictures is a Problem.
 
-    `pictures`: a path, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`.
+    `pictures`: a path, the URL of shards, a tensor (N, 3, H, W) of bytes or a source of `regard.pictures`.
     `out`: the folder of the run.
     `preset`: the name of a preset of settings; default "small".
     `settings`: settings in place of a preset; default None.
@@ -145,7 +145,7 @@ def run(
         accumulate=settings.accumulate,
         clip=settings.clip,
     )
-    canvases = Canvases(source, side, keep=not running.workers)
+    canvases = Canvases(source, side, keep=not running.workers, mixed=settings.mixed_shards)
     data = DataDescription.of(described(source), content_parts(source))
     with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
         if running.resume and folder.is_begun:
@@ -162,6 +162,10 @@ def run(
             folder.write_config(task.config)
             if task.broken:
                 folder.write_broken(task.broken)
+            for name, error in canvases.faults():  # of the threads that read ahead
+                task.retried.setdefault(name, []).append(error)
+            if task.retried:
+                folder.write_retried(task.retried)
     return Pretraining(folder, folder.backbone, task.eval(), fitted, task.broken, first)
 
 

@@ -127,6 +127,9 @@ class Settings:
     steps: int = setting("Updates of the weights.", 1000, at_least=1)
     batch_size: int = setting("Pictures per batch, over all processes.", 128, at_least=1)
     accumulate: int = setting("Batches per update of the weights.", 1, at_least=1)
+    mixed_shards: int = setting(
+        "Shards whose pictures are shuffled together, where there are more of them.", 16, at_least=1
+    )
     seed: int = setting("Seed of all random numbers.", 0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -252,7 +255,7 @@ def preset(name: str, **changes: Any) -> Settings:
 
 def checked(settings: Settings) -> Settings:
     """The settings, unchanged; a Problem if a value is out of range."""
-    for name in ("hidden", "dim", "prototypes", "iterations", "steps", "batch_size", "accumulate"):
+    for name in ("hidden", "dim", "prototypes", "iterations", "steps", "batch_size", "accumulate", "mixed_shards"):
         if getattr(settings, name) < 1:
             raise Problem(f"{name} must be at least 1, not {getattr(settings, name)}.")
     for name in ("temperature", "eps", "lr"):

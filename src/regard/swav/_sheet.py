@@ -10,7 +10,7 @@ from torch import Tensor
 from regard._files import replacing
 from regard.pictures import Pictures, square, take
 from regard.swav._model import Swav
-from regard.training import generator
+from regard.training._random import drawn
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def sheet(task: Swav, pictures: Pictures, path: Path | str, *, each: int = 8, mo
 
     from regard import show
 
-    indices = torch.randperm(len(pictures), generator=generator(0, 97))[:most].tolist()
+    indices = drawn(len(pictures), most, 0, 97)
     x = torch.stack([square(take(pictures, i).picture, task.settings.crops.size) for i in indices])
     scores = prototype_scores(task, x)
     sizes = scores.argmax(-1).bincount(minlength=scores.shape[1])

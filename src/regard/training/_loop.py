@@ -130,7 +130,7 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
 
 def _begin(task: Task, data: Batches, call: FitCall, fabric: Fabric) -> None:
     """Let the task prepare for the first step, with the batches of the first epoch."""
-    order = Order(len(data), call.settings.batch_size, call.settings.seed, fabric.global_rank, fabric.world_size)
+    order = _order(data, call.settings, fabric)
     torch.manual_seed(mix(call.settings.seed, -1, fabric.global_rank))
 
     def batches() -> Iterator[Any]:
@@ -189,13 +189,17 @@ class _Loss(nn.Module):
 
 
 class _Remaining(Sampler[tuple[int, list[int]]]):
-    """The epoch and the indices of batches `first` to `last - 1`."""
+    """The epoch and the indices of batches `first` to `last - 1`; the data are told which groups come next."""
 
-    def __init__(self, order: Order, first: int, last: int) -> None:
-        self.order, self.first, self.last = order, first, last
+    def __init__(self, order: Order, first: int, last: int, data: Batches) -> None:
+        self.order, self.first, self.last, self.data = order, first, last, data
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        return self.order.between(self.first, self.last)
+        ahead = getattr(self.data, "ahead", None)
+        for number in range(self.first, self.last):
+            if ahead is not None:
+                ahead(self.order.groups_ahead(number))
+            yield self.order.at(number)
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -212,11 +216,17 @@ class _Fetch(Dataset[Any]):
         return self.data.batch(indices, epoch)
 
 
+def _order(data: Batches, settings: FitSettings, fabric: Fabric) -> Order:
+    """The order of the samples in this process."""
+    groups = getattr(data, "groups", None)
+    return Order(len(data), settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size, groups)
+
+
 def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
     """This process's part of all remaining batches, as one long epoch, so that no position within one is restored."""
     settings, workers = call.settings, call.running.workers
-    order = Order(len(data), settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
-    sampler = _Remaining(order, call.start * settings.accumulate, settings.steps * settings.accumulate)
+    order = _order(data, settings, fabric)
+    sampler = _Remaining(order, call.start * settings.accumulate, settings.steps * settings.accumulate, data)
     return DataLoader(
         _Fetch(data),
         batch_size=None,

@@ -6,7 +6,7 @@ from regard.training._folder import RunFolder, latest, read_config
 from regard.training._muon import Muon, muon_groups
 from regard.training._norm import synchronise_norms
 from regard.training._optim import LARC, LARS, cosine, groups
-from regard.training._order import Batches, Order
+from regard.training._order import Batches, Order, SampleGroups
 from regard.training._random import generator, mix, uniform
 from regard.training._settings import FitSettings, Running
 
@@ -21,6 +21,7 @@ __all__ = [
     "Order",
     "RunFolder",
     "Running",
+    "SampleGroups",
     "Task",
     "cosine",
     "fit",

@@ -7,6 +7,7 @@ from torch import Tensor
 
 _WORD = (1 << 64) - 1
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # splitmix64
+_MANY = 1_000_000  # numbers that are shuffled as a whole
 
 
 def mix(*keys: int) -> int:
@@ -31,6 +32,23 @@ def generator(*keys: int) -> torch.Generator:
     True
     """
     return torch.Generator().manual_seed(mix(*keys))
+
+
+def drawn(count: int, most: int, *keys: int) -> list[int]:
+    """At most `most` of the numbers below `count`, each once, in random order, by `generator(*keys)`.
+
+    Of many more than are drawn, without a list of them all.
+
+    >>> sorted(drawn(4, 10, 0)), len(set(drawn(10**9, 1000, 0)))
+    ([0, 1, 2, 3], 1000)
+    """
+    random = generator(*keys)
+    if count <= max(_MANY, 2 * most):
+        return torch.randperm(count, generator=random)[:most].tolist()
+    found: dict[int, None] = {}
+    while len(found) < most:
+        found |= dict.fromkeys(torch.randint(count, (most,), generator=random).tolist())
+    return list(found)[:most]
 
 
 def uniform(seed: int, index: Tensor, count: int) -> Tensor:

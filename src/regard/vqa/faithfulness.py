@@ -258,6 +258,8 @@ def _summary(kind: str, scores: Tensor, pictures: Sequence[str], hidden: str, st
     means = scores.mean(0)
 
     def estimate(values: Any, lowest: float) -> MeanInterval:
+        if not values.any():  # two orders that are the same, or a score that is zero whatever is hidden
+            return MeanInterval(0.0, 0.0, 0.0)
         interval = resampled_interval(numpy.asarray(values), pictures, lowest=lowest, highest=1.0)
         return MeanInterval(float(values.mean()), *interval)
 

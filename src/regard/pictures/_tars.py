@@ -1,0 +1,439 @@
+"""Pictures in tars ("shards") in webdataset's form, on a disk or behind a URL."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import io
+import itertools
+import json
+import re
+import tarfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard._files import replacing
+from regard._problem import Problem
+from regard.pictures._read import read
+from regard.pictures._shard_cache import CacheSettings, ReadAhead, ShardCache
+from regard.pictures._shard_index import INDEX_FORMAT, TAR_BLOCK, ShardHeader, ShardIndex, index_tar
+from regard.pictures._sources import Unreadable
+from regard.pictures._store import PATIENCE, STALE, Store, is_url
+
+INDEX = "regard-index"
+"""The folder beside shards that `regard index` writes: index.json with all shards, NAME.idx of each."""
+_MANIFEST = f"{INDEX}/index.json"
+_FIRST_PATIENCE = 20.0  # seconds for a server that has not answered yet: its name may be wrong
+_KEPT = 64  # indexes of shards in memory
+_HEADER = 1 << 16  # bytes at the beginning of an index that hold its header, unless it has very many classes
+_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A tar: its name in the store, its bytes, what its index says, and where that is."""
+
+    name: str
+    size: int
+    header: ShardHeader
+    index: Path | str  # a file of this machine, or a name in the store
+
+
+class Tars:
+    """The pictures of tar files ("shards") named as webdataset does: key.jpg, and key.cls with its label.
+
+    Shards are read in place, on a disk or behind any URL that fsspec knows. What is kept in memory is a number per
+    shard; the index of a shard, 16 bytes a picture, is loaded when the shard is used. It is beside the shards if
+    `regard index` was run, else each shard is read once and its index kept in the cache. A picture of a server is read
+    from the cached shard, or by a request for its bytes while the shard is not there. Labels are used only if all
+    pictures have one. Compressed tars are refused.
+
+    `shards`: paths or URLs of tars in one folder.
+    `cache`: where shards and indexes are kept on this machine; default `CacheSettings()`.
+    `patience`: seconds for which a server that fails is asked again; default 300.
+    `say`: called with a line before shards are read for their indexes; default None.
+
+    >>> import io, tarfile, tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with tarfile.open(f"{folder}/0.tar", "w") as tar:
+    ...         png = io.BytesIO()
+    ...         Image.new("RGB", (6, 4)).save(png, "png")
+    ...         for name, content in (("a.png", png.getvalue()), ("a.cls", b"7")):
+    ...             member = tarfile.TarInfo(name)
+    ...             member.size = len(content)
+    ...             tar.addfile(member, io.BytesIO(content))
+    ...     pictures = Tars([f"{folder}/0.tar"], cache=CacheSettings(Path(folder)))
+    ...     pictures[0].shape, pictures.classes
+    (torch.Size([3, 4, 6]), ['7'])
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Path | str],
+        *,
+        cache: CacheSettings | None = None,
+        patience: float = PATIENCE,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        places = [Store(*_split(shard)[:1], patience) for shard in shards[:1]]
+        if not places or {_split(shard)[0] for shard in shards} != {_split(shards[0])[0]}:
+            raise Problem(f"{len(shards)} shards in several folders, or none. Name tars of one folder.")
+        self._begin(places[0], cache or CacheSettings())
+        self._take(self._indexed([_split(shard)[1] for shard in shards], say))
+
+    @classmethod
+    def at(
+        cls,
+        place: Path | str,
+        *,
+        cache: CacheSettings | None = None,
+        patience: float = PATIENCE,
+        say: Callable[[str], None] | None = None,
+        indexed: bool = True,
+    ) -> Tars:
+        """The shards of a folder, of a URL of a folder, or of a URL of tars: .../0.tar, .../{000..127}.tar.
+
+        `place`: the folder or the tars.
+        `cache`, `patience`, `say`: as in `Tars`.
+        `indexed`: use the index beside the shards, if there is one; default True.
+        """
+        if is_tar(place):
+            base, name = _split(place)
+            return cls([f"{base}/{one}" for one in braces(name)], cache=cache, patience=patience, say=say)
+        source = cls.__new__(cls)
+        source._begin(Store(place, patience), cache or CacheSettings())
+        listed = source._listed() if indexed else None
+        if listed is None:
+            names = list(source.store.names(".tar"))
+            if not names:
+                raise Problem(f"{place} holds no tars. Name a folder with shards such as 0000.tar.")
+            listed = source._indexed(names, say)
+        source._take(listed)
+        return source
+
+    def _begin(self, store: Store, cache: CacheSettings) -> None:
+        self.store, self.cache_settings = store, cache
+        self._patience, store.patience = store.patience, min(store.patience, _FIRST_PATIENCE)
+        self._cache = ShardCache(cache.place / "shards", cache.limit)
+        self._kept: OrderedDict[int, ShardIndex] = OrderedDict()
+        self._ahead: ReadAhead | None = None
+        self._labels: list[int] | None = None
+
+    def _take(self, shards: list[Shard]) -> None:
+        self.shards = shards
+        self.store.patience = self._patience
+        self.counts = [shard.header.pictures for shard in shards]
+        self._starts = [0, *itertools.accumulate(self.counts)]
+        if not self._starts[-1]:
+            names = ", ".join(self.store.at(shard.name) for shard in shards[:3])
+            raise Problem(f"{names}: no pictures in it. A tar needs files such as 0001.jpg.")
+        self.labelled = all(shard.header.labelled or not shard.header.pictures for shard in shards)
+        known = {name for shard in shards for name in shard.header.classes} if self.labelled else set()
+        self.classes = sorted(known, key=lambda c: (not c.isdigit(), int(c) if c.isdigit() else 0, c))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without threads, which no other process can have."""
+        return {**self.__dict__, "_ahead": None}
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: int) -> Tensor:
+        content = self._content(*self._place(index))
+        try:
+            return read(content)
+        except Problem:  # once more with the name, which costs a read of its own
+            return read(content, name=self.name(index))
+
+    @property
+    def labels(self) -> list[int] | None:
+        """The class of each picture, read from all indexes at the first use; None without labels."""
+        if self.labelled and self._labels is None:
+            number = {name: i for i, name in enumerate(self.classes)}
+            self._labels = []
+            for i in range(len(self.shards)):
+                index = self._index(i)
+                names = [number[name] for name in index.header.classes]
+                self._labels += [names[label] for label in index.records["label"].tolist()]
+        return self._labels
+
+    def name(self, index: int) -> str:
+        """The shard and the name inside it, as far as it can be read."""
+        number, position = self._place(index)
+        shard = self.shards[number]
+        try:
+            # The block before the content is the last of its headers, with the name or with its first 100 letters.
+            start = int(self._index(number).records["block"][position]) * TAR_BLOCK
+            inside = tarfile.TarInfo.frombuf(
+                self._bytes(number, start - TAR_BLOCK, start), "utf-8", "surrogateescape"
+            ).name
+        except Exception:  # a name is for messages: it must not be another error
+            inside = f"picture {position}"
+        return f"{self.store.at(shard.name)}:{inside}"
+
+    def parts(self) -> list[tuple[str, int, str]]:
+        """What a digest is made of: name, pictures and digest of the index of each shard, wherever they are."""
+        return [(shard.name, shard.header.pictures, shard.header.digest) for shard in self.shards]
+
+    def ahead(self, shards: Sequence[int]) -> None:
+        """Say which shards are used next: threads of this process copy them into the cache."""
+        if self.store.is_local or not self.cache_settings.limit:
+            return
+        if self._ahead is None:
+            self._ahead = ReadAhead(self._bring)
+        self._ahead.want(shards)
+
+    def faults(self) -> list[tuple[str, str]]:
+        """URLs and errors of what had to be asked for again in this process, since the last call."""
+        return self.store.faults()
+
+    def write_index(self) -> str:
+        """Write the index beside the shards, and return where: whoever opens them then reads no shard for it."""
+        for i, shard in enumerate(self.shards):
+            self.store.write(_index_name(shard.name), self._index(i).to_bytes())
+        entries = [[shard.name, shard.size, json.loads(shard.header.to_bytes())] for shard in self.shards]
+        self.store.write(_MANIFEST, json.dumps({"format": INDEX_FORMAT, "shards": entries}).encode())
+        return self.store.at(INDEX)
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The number of the shard of a picture, and its position in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"picture {index} of {len(self)}")
+        number = bisect.bisect_right(self._starts, index) - 1
+        return number, index - self._starts[number]
+
+    def _content(self, number: int, position: int) -> bytes:
+        """The bytes of a picture, as they were when the index was made."""
+        try:
+            record = self._index(number).records[position]
+            start, size, crc = int(record["block"]) * TAR_BLOCK, int(record["size"]), int(record["crc"])
+            content = self._bytes(number, start, start + size)
+            if zlib.crc32(content) != crc and not self.store.is_local:
+                self._cache.drop(self._key(number))  # a disk may have lost what was copied
+                content = self._bytes(number, start, start + size)
+        except (FileNotFoundError, _Stale) as error:
+            why = "does not exist" if isinstance(error, FileNotFoundError) else str(error)
+            place = self.store.at(self.shards[number].name)
+            raise Unreadable(f"{place} {why}. {STALE}", place, self._beyond(number, position)) from error
+        if zlib.crc32(content) != crc:
+            inside = self.name(self._starts[number] + position)
+            raise Problem(f"{inside} is not what it was when the shard was indexed. {STALE}")
+        return content
+
+    def _bytes(self, number: int, start: int, stop: int) -> bytes:
+        """Bytes of a shard: of the file, of the cached one, or by a request."""
+        shard = self.shards[number]
+        if self.store.is_local:
+            content = self.store.read(shard.name, start, stop)
+            if len(content) != stop - start:
+                raise _Stale("is shorter than its index says")
+            return content
+        if self.store.whole_only and self.cache_settings.limit:
+            self._bring(number, [number])
+        if (path := self._cache.use(self._key(number))) is not None:
+            try:
+                with path.open("rb") as file:
+                    file.seek(start)
+                    return file.read(stop - start)
+            except FileNotFoundError:  # it has just given way to another
+                pass
+        return self.store.read(shard.name, start, stop)
+
+    def _beyond(self, number: int, position: int) -> int:
+        """The picture at the same place of the next shard, which replaces one whose shard cannot be read."""
+        following = next(
+            i % len(self.counts)
+            for i in range(number + 1, number + 1 + len(self.counts))
+            if self.counts[i % len(self.counts)]
+        )
+        return self._starts[following] + position % self.counts[following]
+
+    def _key(self, number: int) -> str:
+        """What a cached shard is known by: its URL and its content."""
+        shard = self.shards[number]
+        return f"{shard.header.digest}/{self.store.at(shard.name)}"
+
+    def _bring(self, number: int, wanted: Sequence[int]) -> bool:
+        shard = self.shards[number]
+        keep = [self._key(other) for other in wanted]
+        return self._cache.bring(
+            self._key(number), shard.size, lambda path: self.store.copy(shard.name, shard.size, path), keep
+        )
+
+    def _index(self, number: int) -> ShardIndex:
+        """The index of a shard, from the few that are kept in memory or from its file."""
+        if number in self._kept:
+            self._kept.move_to_end(number)
+            return self._kept[number]
+        shard = self.shards[number]
+        if isinstance(shard.index, Path):
+            content = shard.index.read_bytes()
+        else:
+            content = self.store.read(shard.index, 0, shard.header.index_bytes)
+        try:
+            index = ShardIndex.from_bytes(content)
+            if index.header != shard.header:
+                raise ValueError("another digest")
+        except (ValueError, KeyError, TypeError) as error:
+            place = shard.index if isinstance(shard.index, Path) else self.store.at(shard.index)
+            raise Problem(f"{place} is not the index of {shard.name} ({error}). {STALE}") from error
+        self._kept[number] = index
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return index
+
+    def _listed(self) -> list[Shard] | None:
+        """The shards of the index beside them, checked against those that are there; None if there is no index."""
+        try:
+            content = json.loads(self.store.read(_MANIFEST))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise Problem(f"{self.store.at(_MANIFEST)} is broken ({error}). {STALE}") from error
+        try:
+            if content["format"] != INDEX_FORMAT:
+                raise ValueError(f"format {content['format']}")
+            base = self.store.base
+            shards = []
+            for name, size, header in content["shards"]:
+                inside = _index_name(name)
+                parsed = ShardHeader.from_bytes(json.dumps(header).encode() + b"\n")
+                shards.append(Shard(name, int(size), parsed, base / inside if base is not None else inside))
+        except (KeyError, TypeError, ValueError) as error:
+            raise Problem(f"{self.store.at(_MANIFEST)} is not an index ({error}). {STALE}") from error
+        if not self.store.url.startswith(("http://", "https://")):  # whose lists are pages, or not there
+            there = {name: found.size for name, found in self.store.names(".tar").items() if found is not None}
+            if there != {shard.name: shard.size for shard in shards}:
+                raise Problem(f"{self.store.url} has other tars than {self.store.at(_MANIFEST)} lists. {STALE}")
+        return shards
+
+    def _indexed(self, names: list[str], say: Callable[[str], None] | None) -> list[Shard]:
+        """The shards with indexes in the cache; those that are not there are made, by reading the shard once."""
+        folder = self.cache_settings.place / "index"
+
+        def file(name: str) -> tuple[str, int, Path]:
+            try:
+                found = self.store.found(name)
+            except FileNotFoundError as error:
+                raise Problem(f"{self.store.at(name)} does not exist. Check the path.") from error
+            known = f"{_absolute(self.store)}/{name} {found.size} {found.stamp}"
+            return name, found.size, folder / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.idx"
+
+        with ThreadPoolExecutor(1 if self.store.is_local else 8) as threads:
+            files = list(threads.map(file, names))
+            missing = [entry for entry in files if _header(entry[2]) is None]
+            size = sum(size for _, size, _ in missing)
+            if missing and say is not None and (not self.store.is_local or size > 10**9):
+                say(
+                    f"{self.store.url}: {len(missing)} shards of {size / 1e9:.1f} GB are read once to index them. "
+                    "regard index does it once for all machines."
+                )
+            list(threads.map(lambda entry: self._make_index(*entry), missing))
+        shards = []
+        for name, size, path in files:
+            header = _header(path)
+            assert header is not None
+            shards.append(Shard(name, size, header, path))
+        return shards
+
+    def _make_index(self, name: str, size: int, path: Path) -> None:
+        """Read a shard from its beginning to its end, and write its index."""
+        try:
+            if self.store.base is not None:
+                with (self.store.base / name).open("rb") as file:
+                    index = index_tar(file, self.store.at(name))
+            else:
+                index = index_tar(io.BufferedReader(_Whole(self.store, name, size), 1 << 20), self.store.at(name))
+        except OSError as error:
+            raise Problem(f"{self.store.at(name)} cannot be read ({error}). Check the path.") from error
+        with replacing(path) as beside:
+            beside.write_bytes(index.to_bytes())
+
+
+class _Stale(Exception):
+    """A shard is not the one of the index."""
+
+
+class _Whole(io.RawIOBase):
+    """A file of a store from its beginning to its end, in large parts."""
+
+    PART = 1 << 24
+
+    def __init__(self, store: Store, name: str, size: int) -> None:
+        self._store, self._name, self._size = store, name, size
+        self._start, self._part = 0, memoryview(b"")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes."""
+        if not self._part and self._start < self._size:
+            stop = self._size if self._store.whole_only else min(self._start + self.PART, self._size)
+            self._part = memoryview(self._store.read(self._name, self._start, stop))
+            self._start = stop
+        count = min(len(buffer), len(self._part))
+        buffer[:count] = self._part[:count]
+        self._part = self._part[count:]
+        return count
+
+
+def is_tar(place: Path | str) -> bool:
+    """Whether a path or a URL names a tar, or several by braces, not a folder.
+
+    >>> is_tar("s3://bucket/{00..63}.tar"), is_tar("s3://bucket/shards/")
+    (True, False)
+    """
+    name = str(place).rpartition("/")[2]
+    return name.endswith(".tgz") or ".tar" in name
+
+
+def braces(name: str) -> list[str]:
+    """The names that {first..last} stands for, with as many digits as the first number has.
+
+    >>> braces("{08..10}.tar")
+    ['08.tar', '09.tar', '10.tar']
+    """
+    if (found := _BRACES.search(name)) is None:
+        return [name]
+    first, last = found.groups()
+    numbers = [f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
+    return [one for i in numbers for one in braces(name[: found.start()] + i + name[found.end() :])]
+
+
+def _split(place: Path | str) -> tuple[str, str]:
+    """The folder of a tar, and its name in it."""
+    if not is_url(place):
+        return str(Path(place).parent), Path(place).name
+    base, _, name = str(place).rpartition("/")
+    return base, name
+
+
+def _absolute(store: Store) -> str:
+    """The place of a store, also from another working folder."""
+    return str(store.base.resolve()) if store.base is not None else store.url
+
+
+def _index_name(shard: str) -> str:
+    """The name of the index of a shard beside the shards."""
+    return f"{INDEX}/{shard}.idx"
+
+
+def _header(path: Path) -> ShardHeader | None:
+    """The header of an index on this machine; None if it is not there, or not whole."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEADER)
+            header = ShardHeader.from_bytes(start if b"\n" in start else start + file.read())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return header

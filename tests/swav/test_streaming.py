@@ -1,0 +1,107 @@
+"""Pretraining from a server: the run from a disk bit for bit, also resumed, with loaders, and with a failing server."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from pictures.test_tars import write_shards
+from shard_server import s3_environment, served
+from swav.test_pretrain import TINY, flags, same
+
+from regard.cli import main
+from regard.pictures import CacheSettings, open_pictures
+from regard.swav import load_pretraining, run
+from regard.training import Running, latest
+
+MIXED = TINY | {"mixed_shards": 2, "steps": 8}
+PROGRAM = "from regard.cli import main\n\nif __name__ == '__main__':\n    main()\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Eight shards in b/set, with their index, and the run from the disk."""
+    pytest.importorskip("s3fs")
+    place = tmp_path_factory.mktemp("streaming")
+    write_shards(place / "b" / "set", shards=8)
+    open_pictures(place / "b" / "set", cache=CacheSettings(place / "index")).write_index()
+    go(place / "b" / "set", place / "disk")
+    return place
+
+
+@pytest.fixture
+def server(place, monkeypatch):
+    with served(place) as server:
+        for name, value in s3_environment(server).items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def go(pictures, out, cache=None, workers=0, **options):
+    source = open_pictures(pictures, cache=cache)
+    running = Running(progress=False, checkpoint_every=2, workers=workers)
+    return run(source, out=out, preset_name="small", running=running, **(MIXED | options))
+
+
+def test_a_server_gives_the_run_that_the_disk_gives(place, server, tmp_path):
+    """Read ahead by threads; resumed; asked for each picture by loaders, while every tenth request fails."""
+    disk = load_pretraining(place / "disk")
+    done = go("s3://b/set", tmp_path / "s3", CacheSettings(tmp_path / "cache"))
+    assert same(done.task, disk)
+    assert done.task.retried == {}
+    assert any(path.name.endswith(".tar") for path in (tmp_path / "cache" / "shards").iterdir())
+
+    with pytest.raises(ZeroDivisionError):
+        go("s3://b/set", tmp_path / "parts", CacheSettings(tmp_path / "two"), after_step=lambda step: 1 / (step - 5))
+    assert latest(tmp_path / "parts").step == 4
+    assert same(go("s3://b/set", tmp_path / "parts", CacheSettings(tmp_path / "two")).task, disk)
+
+    numbers, lock = itertools.count(1), threading.Lock()
+
+    def fail(path):
+        with lock:
+            return "short" if next(numbers) % 10 == 0 else None
+
+    server.fault = fail
+    http = f"{server.url}/b/set"
+    failing = go(http, tmp_path / "http", CacheSettings(tmp_path / "none", limit=0), workers=1)
+    assert same(failing.task, disk)
+    assert failing.folder.retried.read_text().startswith(f"{http}/00")
+    assert "retries" in failing.folder.log.read_text().splitlines()[0]
+
+
+def test_a_shard_that_is_gone_is_named_and_the_run_goes_on(place, server, tmp_path):
+    server.fault = lambda path: 404 if path.endswith("003.tar") else None
+    done = go(f"{server.url}/b/set", tmp_path / "run", CacheSettings(tmp_path / "cache"))
+    again = go(f"{server.url}/b/set", tmp_path / "again", CacheSettings(tmp_path / "cache", limit=0))
+    assert list(done.broken) == [f"{server.url}/b/set/003.tar"]
+    assert same(done.task, again.task)
+    assert "003.tar does not exist" in done.folder.broken.read_text()
+
+
+def test_the_command_is_killed_and_goes_on(place, server, tmp_path, monkeypatch):
+    """kill -9 in the middle, while the server is slow; then the same command again."""
+    (tmp_path / "program").write_text(PROGRAM)
+    options = flags(MIXED | {"steps": 24, "checkpoint_every": 2})
+    line = ["pretrain", "s3://b/set", "--preset=small", *options, "--no-progress", f"--cache={tmp_path / 'cache'}"]
+    line += [f"--out={tmp_path / 'run'}"]
+    server.fault = lambda path: time.sleep(0.03)
+    process = subprocess.Popen([sys.executable, str(tmp_path / "program"), *line, "--cache-gb=0"])
+    until = time.monotonic() + 120
+    while (newest := latest(tmp_path / "run")) is None or newest.step < 4:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert latest(tmp_path / "run").step < 24
+    server.fault = lambda path: None
+    monkeypatch.setattr(sys, "argv", ["regard", *line])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    assert same(load_pretraining(tmp_path / "run"), go(place / "b" / "set", tmp_path / "whole", steps=24).task)
