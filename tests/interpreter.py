@@ -7,6 +7,7 @@ The interpreter of Triton 3.7 passes kernels that are wrong on a device. Here wh
 - `tl.maximum` and `tl.minimum` give NaN for NaN: here the other number, as on a device;
 - products ignore `input_precision`: here tf32 rounds to 10 bits, and tf32x3 drops the product of the remainders;
 - a constant below float32's normal numbers, and sin and cos, become float64: here any float64 is an error;
+- numbers that a launch passes are float64 of Python: here float32;
 - approximate functions are exact: here exp2, log2, sqrt and division may err by 2^-22 (`noise`);
 - offsets of 32 bits that overflow are not seen: here they are an error;
 - memory outside of every tensor of a launch is read: here that is an error.
@@ -108,8 +109,10 @@ class Builder(theirs.InterpreterBuilder):
     def binary_op(self, lhs, rhs, op):
         if lhs.dtype.scalar == tl.bfloat16:
             output = op(lhs.data, rhs.data)
-            return Handle(output if output.dtype == bool else rounded(output), lhs.dtype.scalar)
+            return Handle(output, tl.int1) if output.dtype == bool else Handle(rounded(output), tl.bfloat16)
         result = super().binary_op(lhs, rhs, op)
+        if result.data.dtype == bool:
+            return Handle(result.data, tl.int1)  # not the dtype of what was compared
         if result.data.dtype == np.int32 and op in (np.add, np.multiply, np.subtract) and lhs.data.dtype == np.int32:
             wide = op(lhs.data.astype(np.int64), rhs.data.astype(np.int64))
             if (wide != result.data).any():
@@ -153,6 +156,11 @@ class Builder(theirs.InterpreterBuilder):
             if "IEEE" not in str(input_precision):
                 x, y = tf32(x), tf32(y)
         return Handle(x @ y + d.data, d.dtype.scalar)
+
+
+def single(x):
+    """A number that a launch passes, as float32."""
+    return tl.tensor(Handle(np.array([x], dtype=np.float32), tl.float32), tl.float32)
 
 
 def np_dtype(dtype):
@@ -204,6 +212,7 @@ def interpreted(noise=0.0, device="cpu"):
         (theirs, "_get_np_dtype"): theirs._get_np_dtype,
         (theirs, "_patch_lang"): theirs._patch_lang,
         (theirs, "_validate_np_data_size"): theirs._validate_np_data_size,
+        (theirs, "_implicit_cvt"): theirs._implicit_cvt,
     }
 
     def run(self, *args, grid, warmup=False, **options):
@@ -220,6 +229,8 @@ def interpreted(noise=0.0, device="cpu"):
         finally:
             triton.knobs.runtime.interpret = False
 
+    converted = theirs._implicit_cvt
+    theirs._implicit_cvt = lambda x: single(x) if isinstance(x, float) else converted(x)
     old_dtype, fits = theirs._get_np_dtype, theirs._validate_np_data_size
     theirs._validate_np_data_size = lambda data, dtype: dtype == tl.bfloat16 or fits(data, dtype)
     theirs.interpreter_builder = theirs.interpreter_semantic.builder = builder

@@ -51,6 +51,11 @@ def readable(x: Tensor) -> bool:
     return not (torch.compiler.is_compiling() or in_transform(x) or without_values(x))
 
 
+def readable_at_once(x: Tensor) -> bool:
+    """Whether reading a value of `x` waits for no device: it can be read, and is on a CPU."""
+    return readable(x) and x.is_cpu
+
+
 def values_checked(x: Tensor) -> bool:
     """Whether to check the values of `x`: they can be read, and `checks` is on."""
     if not readable(x):

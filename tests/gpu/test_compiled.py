@@ -9,6 +9,7 @@ from compiled import TARGETS, Recorder, compiled
 from triton.runtime.jit import JITFunction
 
 import regard
+from regard.gpu import attention
 from regard.gpu.rows import entmax_backward, entmax_forward
 
 SHARED = 99 * 1024  # bytes that every card since sm_80 gives a program
@@ -23,25 +24,45 @@ def recorder(monkeypatch, tmp_path):
         yield recorder
 
 
-def check(launch, target):
+def check(launch, target, spills=0):
     resources = compiled(launch, target)
-    what = launch[0].fn.__name__, target, launch[1], launch[2]
-    assert resources.spills == 0, what
+    what = launch[0].fn.__name__, target, launch[2]
+    assert resources.spills <= spills, what
     assert resources.shared <= SHARED, what
     assert not resources.double, what
     assert resources.wide_loads, what
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_rows(target, recorder):
+def test_rows(target, recorder, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6" if target == "gfx942" else None)  # warps of 64 there
     mask, alpha = torch.ones(2, 1, dtype=torch.bool), torch.ones(2, 1)
-    for n, order in ((1024, 2.0), (16384, 1.5), (16384, 1.3), (16384, 1.1), (100_000, 1.5)):
+    for n, order in ((16384, 1.5), (100_000, 1.1)):
         s = torch.zeros(2, n)
         entmax_forward(s, None, None, order)
         entmax_backward(s, s, None, order)
-    for n, dtype in ((4096, torch.bfloat16), (8192, torch.float16), (16384, torch.float32), (100_000, torch.float32)):
+    for n, dtype in ((8192, torch.bfloat16),):
         s = torch.zeros(2, n, dtype=dtype)
         entmax_forward(s, mask.expand(2, n), alpha, 0.0)
         entmax_backward(s, s, alpha, 0.0)
+    for launch in recorder.launches:
+        check(launch, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_attention(target, recorder):
+    """`python -m tools.gpu_resources` prints more of them."""
+    mask = torch.ones(1, 1, 1, 256, dtype=torch.bool)
+    learned = torch.ones(1, 2)
+    kinds = {
+        "sm_80": [(torch.bfloat16, 64, 1.5, None), (torch.float32, 64, 0.0, learned)],
+        "sm_90": [(torch.bfloat16, 128, 0.0, learned)],
+        "gfx942": [(torch.bfloat16, 128, 1.5, None)],
+    }[target]
+    for dtype, width, number, alphas in kinds:
+        q = torch.zeros(1, 2, 256, width, dtype=dtype)
+        case = attention.Case(mask, None, alphas, number, 0.125, 256, "ieee")
+        result = attention.attend_forward(q, q, q, case)
+        attention.attend_backward(q, q, q, case, q, result, alphas is not None)
     for launch in recorder.launches:
         check(launch, target)

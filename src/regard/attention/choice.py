@@ -15,12 +15,14 @@ from regard.attention.fused import Fused
 from regard.attention.fused_blocks import FusedBlocks
 from regard.attention.sorted import Sorted
 from regard.attention.sparse import Sparse
+from regard.attention.sparse_triton import SparseOnGPU
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     Fused(),
     FusedBlocks(),
     Associative(),
     Sorted(),
+    SparseOnGPU(),
     Sparse(),
     Direct(),
     Blocks(),

@@ -207,7 +207,7 @@ def chord_integrals(
     if not chord.has_closed_form(p):
         return chord.by_nodes(delta, h, p, nodes, reach)
     first, second = int(p), int(q)
-    if _check.readable(short) and not bool(short.any()):
+    if _check.readable_at_once(short) and not bool(short.any()):
         return chord.closed_form(delta, h, first, second)
     small = chord.series(delta, h.clamp_max(chord.SHORT), first, second)
     large = chord.closed_form(delta, torch.where(short, chord.SHORT, h), first, second)

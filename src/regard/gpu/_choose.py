@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,6 +60,11 @@ def usable(*tensors: Tensor) -> bool:
         if not torch.compiler.is_compiling() and (type(x) not in _REAL or in_transform(x)) and not without_values(x):
             return False
     return switched_on()
+
+
+def device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """A block in which kernels are launched on the device of x: Triton takes the current one."""
+    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
 def triton_kernels() -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard import _check
+from regard.gpu._choose import device_of
 
 IN_REGISTERS = 16384  # entries of a row that one program holds: 16 for each of 1,024 threads
 WITH_SLOPES = 8192  # the same for the gradient in alpha, which needs more registers
@@ -27,7 +28,8 @@ def warps(entries: int) -> int:
     >>> [warps(n) for n in (16, 512, 1024, 4096, 16384)]
     [1, 1, 2, 8, 32]
     """
-    return min(32, max(1, entries // 512))
+    lanes = 64 if torch.version.hip else 32  # a program has at most 1,024 threads
+    return min(1024 // lanes, max(1, entries // (16 * lanes)))
 
 
 def broadcast_rows(x: Tensor, lead: torch.Size) -> tuple[Tensor, RowLayout]:
@@ -73,24 +75,26 @@ def entmax_forward(s: Tensor, mask: Tensor | None, alphas: Tensor | None, number
     long = n > IN_REGISTERS
     block = PASS if long else max(16, 1 << (n - 1).bit_length())
     kernel = _row_kernels.entmax_long_row if long else _row_kernels.entmax_row
-    kernel[(rows.numel() // n,)](
-        rows,
-        mask_rows if mask is None else mask_rows.view(torch.uint8),
-        alpha_rows,
-        p,
-        p if flag is None else flag,
-        number - 1,
-        n,
-        *mask_layout,
-        0 if mask is None or mask.shape[-1] == 1 else mask_rows.stride(-1),
-        *alpha_layout,
-        KIND=kind_of(number),
-        HAS_MASK=mask is not None,
-        HAS_ALPHA=alphas is not None,
-        HAS_FLAG=flag is not None,
-        BLOCK=block,
-        num_warps=PASS_WARPS if long else warps(block),
-    )
+    launch = kernel[(rows.numel() // n,)]
+    with device_of(s):
+        launch(
+            rows,
+            mask_rows if mask is None else mask_rows.view(torch.uint8),
+            alpha_rows,
+            p,
+            p if flag is None else flag,
+            number - 1,
+            n,
+            *mask_layout,
+            0 if mask is None or mask.shape[-1] == 1 else mask_rows.stride(-1),
+            *alpha_layout,
+            KIND=kind_of(number),
+            HAS_MASK=mask is not None,
+            HAS_ALPHA=alphas is not None,
+            HAS_FLAG=flag is not None,
+            BLOCK=block,
+            num_warps=PASS_WARPS if long else warps(block),
+        )
     if flag is not None:
         _refuse(int(flag), s, mask, alphas)
     return p
@@ -108,21 +112,23 @@ def entmax_backward(p: Tensor, grad: Tensor, alphas: Tensor | None, number: floa
     alpha_rows, alpha_layout = (p, (1,) * 5) if alphas is None else broadcast_rows(alphas, lead)
     long = n > (IN_REGISTERS if alphas is None else WITH_SLOPES)
     block = PASS if long else max(16, 1 << (n - 1).bit_length())
-    _row_kernels.entmax_row_backward[(p.numel() // n,)](
-        p,
-        grad,
-        alpha_rows,
-        d,
-        slopes,
-        number - 1,
-        n,
-        *alpha_layout,
-        KIND=kind_of(number),
-        HAS_ALPHA=alphas is not None,
-        BLOCK=block,
-        LONG=long,
-        num_warps=PASS_WARPS if long else warps(block),
-    )
+    launch = _row_kernels.entmax_row_backward[(p.numel() // n,)]
+    with device_of(p):
+        launch(
+            p,
+            grad,
+            alpha_rows,
+            d,
+            slopes,
+            number - 1,
+            n,
+            *alpha_layout,
+            KIND=kind_of(number),
+            HAS_ALPHA=alphas is not None,
+            BLOCK=block,
+            LONG=long,
+            num_warps=PASS_WARPS if long else warps(block),
+        )
     return d, slopes
 
 

@@ -1,0 +1,64 @@
+"""The registers, spills and shared memory of the Triton kernels for GPUs, compiled without one: a table in Markdown.
+
+python -m tools.gpu_resources            # sm_80, sm_90 and gfx942; some minutes
+python -m tools.gpu_resources sm_90
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from compiled import TARGETS, Recorder, compiled
+from triton.runtime.jit import JITFunction
+
+import regard
+from regard.gpu import attention, rows
+
+LEARNED = "learned"
+
+
+def launches() -> list[tuple[str, tuple]]:
+    """What is launched for some calls, with their names."""
+    recorder = Recorder()
+    JITFunction.run = lambda self, *args, **options: recorder(self, *args, **options)
+    named = []
+
+    def name(text: str) -> None:
+        named.extend((text, launch) for launch in recorder.launches[len(named) :])
+
+    with regard.checks(False):
+        for n in (1024, 4096, 16384, 100_000):
+            for alpha in (1.5, 1.3, LEARNED):
+                s = torch.zeros(2, n)
+                alphas = torch.ones(2, 1) if alpha == LEARNED else None
+                rows.entmax_forward(s, None, alphas, 0.0 if alphas is not None else alpha)
+                rows.entmax_backward(s, s, alphas, 0.0 if alphas is not None else alpha)
+                name(f"rows of {n:,}, alpha {alpha}, float32")
+        for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 64)):
+            for alpha in (1.5, LEARNED):
+                q = torch.zeros(1, 2, 256, width, dtype=dtype)
+                mask = torch.ones(1, 1, 1, 256, dtype=torch.bool)
+                alphas = torch.ones(1, 2) if alpha == LEARNED else None
+                case = attention.Case(mask, None, alphas, 0.0 if alphas is not None else alpha, 0.125, 256, "ieee")
+                result = attention.attend_forward(q, q, q, case)
+                attention.attend_backward(q, q, q, case, q, result, alphas is not None)
+                name(f"attention, d = {width}, alpha {alpha}, {str(dtype)[6:]}")
+    return named
+
+
+def main() -> None:
+    """Print the table."""
+    targets = sys.argv[1:] or list(TARGETS)
+    print("| call | kernel | warps |", " | ".join(f"{t}: registers / spilled bytes / shared" for t in targets), "|")
+    print("|---" * (3 + len(targets)) + "|")
+    for name, launch in launches():
+        found = [compiled(launch, target) for target in targets]
+        cells = [f"{x.registers} / {x.spills} / {x.shared:,}" for x in found]
+        print(f"| {name} | `{launch[0].fn.__name__}` | {launch[2]['num_warps']} |", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
