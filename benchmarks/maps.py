@@ -36,7 +36,7 @@ def map_rows() -> Iterator[Row]:
         for name, ours, most in (
             ("sparsemax", regard.sparsemax, 1.5),
             ("entmax 1.5", regard.entmax, 1.5),
-            ("entmax 1.3", partial(regard.entmax, alpha=1.3), 6.0),
+            ("entmax 1.3", partial(regard.entmax, alpha=1.3), 2.0),
         ):
             for what in WHAT:
                 case, mine = f"{name} {shape} {what}", timed(ours, what, s)

@@ -86,6 +86,21 @@ def test_models_without_a_class_token(config):
     assert looked.panels["layer 0"]["mean"].sum() == pytest.approx(1.0, abs=1e-4)
 
 
+def test_windows_of_several_stages_and_the_tower_of_a_model_of_text():
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
+    looked = look(VisionModel.of(transformers.AutoModel.from_config(config)), read(CAT))
+    assert [looked.panels[f"layer {i}"]["mean"].shape for i in (0, 1)] == [(8, 8), (4, 4)]
+    text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
+    tower = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8)
+    both = transformers.LlavaConfig(
+        vision_config=tower, text_config=transformers.LlamaConfig(**text, vocab_size=40), image_token_index=39
+    )
+    looked = look(VisionModel.of(transformers.AutoModel.from_config(both)), read(CAT))
+    assert list(looked.panels) == ["layer 0", "layer 1", "rollout"]
+
+
 def test_without_a_model(tmp_path):
     result = run("look", CAT, "--out", tmp_path / "patches")
     assert result.exit_code == 0, result.output

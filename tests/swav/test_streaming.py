@@ -27,7 +27,7 @@ def place(tmp_path_factory):
     """Eight shards in b/set, with their index, and the run from the disk."""
     pytest.importorskip("s3fs")
     place = tmp_path_factory.mktemp("streaming")
-    write_shards(place / "b" / "set", shards=8)
+    write_shards(place / "b" / "set", shards=8, labels=False)
     open_pictures(place / "b" / "set", cache=CacheSettings(place / "index")).write_index()
     go(place / "b" / "set", place / "disk")
     return place

@@ -47,7 +47,8 @@ def softmax_blocks(call: Call) -> Iterator[SoftmaxBlock]:
     rows = max(1, min(call.queries, query_blocks.BUDGET // 2 // call.keys))
     scores, weights = (first.new_empty(rows, call.keys) for _ in range(2))
     for part in itertools.product(*(range(n) for n in call.batch)):
-        q, k = first[part], second[part].mT
+        # Of a model they are often views with all heads between two rows, which every block would gather again.
+        q, k = first[part].contiguous(), second[part].contiguous().mT
         longest = q.square().sum(-1).amax().sqrt() * k.square().sum(-2).amax().sqrt()  # |s| is at most this
         positive = bool(2 * longest < _RANGE[q.dtype])
         for start in range(0, call.queries, rows):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,8 +28,8 @@ def is_transformers(folder: Path) -> bool:
     False
     """
     try:
-        return "model_type" in json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError, TypeError):
+        return "model_type" in read_config(folder)
+    except Problem:
         return False
 
 

@@ -68,7 +68,9 @@ class Look:
 
         columns = max(len(row) for row in self.panels.values())
         brightest = max(float(x.max()) for row in self.panels.values() for x in row.values())
-        figure = Figure(figsize=(1.5 * columns + 1, 1.6 * len(self.panels) + 0.4), layout="constrained")
+        shape = min(2.0, max(0.5, self.picture.shape[-2] / self.picture.shape[-1]))
+        high = (1.5 * shape + 0.25) * len(self.panels) + 0.4
+        figure = Figure(figsize=(1.5 * columns + 1, max(2.0, high)), layout="constrained")
         axes = figure.subplots(len(self.panels), columns, squeeze=False)
         for line, (name, row) in zip(axes, self.panels.items(), strict=True):
             for ax in line[len(row) :]:

@@ -62,7 +62,8 @@ class VisionModel:
     @classmethod
     def of(cls, model: Any, mean: tuple[float, ...] = _GREY, std: tuple[float, ...] = _GREY) -> VisionModel:
         """A model in memory; of one with a tower for text, the tower for pictures."""
-        model = getattr(model, "vision_model", model).eval()
+        towers = (getattr(model, name, None) for name in ("vision_model", "vision_tower"))
+        model = next((tower for tower in towers if tower is not None), model).eval()
         size = getattr(model.config, "image_size", None)
         if size is None:
             kind = getattr(model.config, "model_type", type(model).__name__)

@@ -42,7 +42,7 @@ static void score(const Attention& c, int64_t h, int64_t first, int64_t last, Wo
             SIMD()
             for (int64_t j = 0; j < keys; ++j) x[j] = takes_part[j] ? x[j] : hidden;
         }
-        std::fill(x + keys, x + padded(keys), hidden);
+        std::fill(x + keys, x + (c.n < lane_keys ? step : padded(keys)), hidden);
     }
 }
 
@@ -81,15 +81,24 @@ static bool forward_rows(const Attention& c, int64_t h, int64_t first, int64_t l
     pack_keys(c, h, w);
     const int64_t block = block_of(c.n), step = padded(c.n);
     const double alpha = c.alpha(h);
-    float* list = fitted(w.list, step + wide);
-    int32_t* place = fitted(w.place, step + wide);
+    const int64_t room = step + wide, group = c.n < lane_keys && alpha >= softest ? wide : 1;
+    float *lists = fitted(w.list, group * room), *columns = fitted(w.slope, group * step);
+    int32_t* places = fitted(w.place, group * room);
+    Row supports[wide];
     for (int64_t a = first; a < last; a += block) {
         const int64_t b = std::min(a + block, last);
         score(c, h, a, b, w);
         for (int64_t i = a; i < b; ++i) {
             const float* x = w.scores.data() + (i - a) * step;
+            const int64_t which = (i - a) % group;
             if (c.bias.count > 0 && !below_infinity(x, c.seen(i))) return false;
-            const Row support = support_of(x, c.seen(i), alpha, list, place);
+            if (group == 1)
+                supports[0] = support_of(x, c.seen(i), alpha, lists, places);
+            else if (which == 0)
+                lane_supports(x, std::min(group, b - i), c.n, alpha, lists, places, columns, supports);
+            const Row& support = supports[which];
+            const float* list = lists + which * room;
+            const int32_t* place = places + which * room;
             if (support.count < 0) return false;
             const int64_t row = h * c.rows + i, found = support.count;
             gather(v, c.d, place, list, found, out + row * c.d);

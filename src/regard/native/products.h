@@ -92,7 +92,7 @@ static void product(Matrix a, int64_t m, const float* b, int64_t step, int64_t c
 }
 
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
-constexpr bool transposes = true;
+constexpr bool transposes = true;  // faster than number by number
 
 // A square of numbers in registers, its rows `step` apart, transposed.
 INLINE void transposed(const float* x, int64_t step, Wide* out) {
@@ -121,7 +121,10 @@ INLINE void transposed(const float* x, int64_t step, Wide* out) {
 #else
 constexpr bool transposes = false;
 
-INLINE void transposed(const float*, int64_t, Wide*) {}
+INLINE void transposed(const float* x, int64_t step, Wide* out) {
+    for (int64_t i = 0; i < wide; ++i)
+        for (int64_t j = 0; j < wide; ++j) out[i][j] = x[j * step + i];
+}
 #endif
 
 // n rows of `width` numbers, times `scale`, as columns of panels: number t of all rows of a panel lies together, and the

@@ -16,24 +16,35 @@ INLINE Wide excesses(const Wide& sum, float delta) {
     return choose(t < 0.1f, near, 1.0f - power_of(sum, -delta));
 }
 
-// One step from thresholds `low` of n entries each; `open` is one where a row is not done.
+// Thresholds in two parts, because weights are differences that one float may round away.
+struct LaneLow {
+    Wide low, rest;
+};
+
+// One step from thresholds of n entries each; `open` is one where a row is not done. `most`: upper bounds, if
+// steps may go beyond the thresholds (`bent`), as in `step_of`.
 template <int kind>
-INLINE void climb(const float* x, int64_t n, int64_t step, float delta, Wide& low, Wide& open) {
+INLINE void climb(const float* x, int64_t n, int64_t step, float delta, bool bent, const Wide& most, LaneLow& at,
+                  Wide& open) {
     const Wide zero = {}, one = zero + 1.0f, far = zero + 1e30f;
     const float inverse = 1.0f / delta;
-    Wide weights = zero, slopes = zero, count = zero, least = far;
+    const Wide low = at.low, rest = at.rest;
+    Wide weights = zero, others = zero, slopes = zero, count = zero, least = far, curves = zero;
     for (int64_t j = 0; j < n; ++j) {
-        const Wide u = load(x + j * step) - low;
+        const Wide u = (load(x + j * step) - low) - rest;
         Wide p, slope;
         weight_of<kind>(u, inverse, p, slope);
-        weights += p;
+        others += p;
+        if (j % 32 == 31) weights += others, others = zero;  // a sum of sums rounds less
         slopes += slope;
+        if constexpr (kind == 0) curves += slope * reciprocal_of(choose(u > 1e-30f, u, one));
         if constexpr (kind == 1) {
             count += choose(u > zero, one, zero);
             const Wide z = choose(u > zero, u, far);
             least = choose(z < least, z, least);
         }
     }
+    weights += others;
     const auto empty = slopes <= zero;
     const Wide safe = choose(empty, one, slopes), off = weights - 1.0f;
     Wide move = off / safe;
@@ -47,29 +58,79 @@ INLINE void climb(const float* x, int64_t n, int64_t step, float delta, Wide& lo
         done = ~all & (absolute(off) < 8e-5f);
     } else if constexpr (kind == 0) {
         move = weights * excesses(weights, delta) / safe;
-        done = absolute(off) < 3e-4f;
+        if (bent) {
+            const Wide some = choose(empty, one, weights), spread = curves / safe - slopes / some;
+            const Wide part = 1.0f - move * spread * (0.5f * (inverse - 1.0f)), half = zero + 0.5f, two = zero + 2.0f;
+            move = move / larger(choose(part < two, part, two), half);
+        }
+        done = absolute(off) < (bent ? 4e-3f : 3e-4f);
     }
-    const Wide higher = low + choose(empty, zero, move);
+    move = rest + choose(empty, zero, move);
+    Wide higher = low + move;
+    if (bent) higher = choose(higher < most, higher, most);
     done = done | (higher <= low) | empty;
-    low = choose(open > zero, higher, low);
+    const Wide lost = move - (higher - low);
+    at.rest = choose(open > zero, choose(absolute(lost) < 1e-6f, lost, zero), rest);
+    at.low = choose(open > zero, higher, low);
     open = choose(done, zero, open);
 }
 
 INLINE bool all_zero(const Wide& x) { return !(largest(x) > 0.0f); }
 
+// From lower bounds `low` to the thresholds, in at most `steps`.
 template <int kind>
-INLINE Wide climbed(const float* x, int64_t n, int64_t step, Wide low, float delta, int steps) {
+INLINE LaneLow climbed(const float* x, int64_t n, int64_t step, Wide low, float delta, int steps, bool bent, Wide most) {
+    LaneLow at = {low, Wide{}};
     Wide open = Wide{} + 1.0f;
-    for (int i = 0; i < steps && !all_zero(open); ++i) climb<kind>(x, n, step, delta, low, open);
-    return low;
+    for (int i = 0; i < steps && !all_zero(open); ++i) climb<kind>(x, n, step, delta, bent, most, at, open);
+    return at;
+}
+
+// The thresholds of n entries delta (x - top) of each row, from lower bounds `start`, and the factors of the weights,
+// which take the place of the entries.
+struct LaneEdges {
+    LaneLow at;
+    Wide factor;
+};
+
+template <int kind>
+INLINE LaneEdges solved(float* x, int64_t n, int64_t step, Wide start, float delta) {
+    const Wide zero = {}, one = zero + 1.0f;
+    Wide sum = zero, count = zero, total = zero, most = zero;
+    const bool bent = kind == 0 && delta <= 0.5f;
+    if (kind == 0) {
+        for (int64_t j = 0; j < n; ++j) {
+            const Wide y = load(x + j * step);
+            sum += choose(y > -1e29f, y, zero);
+            count += choose(y > -1e29f, one, zero);
+        }
+        // The largest weight is at least one nth; the mean gives a lower bound by Jensen's inequality.
+        const Wide some = larger(count, one), share = power_of(some, -delta);
+        start = larger(start, sum / some - share - 1e-6f);
+        most = larger(share * (1.0f - 1e-6f), zero + 1e-6f) * -1.0f;
+    }
+    const LaneLow at = climbed<kind>(x, n, step, start, delta, 40, bent, most);
+    Wide part = zero;
+    for (int64_t j = 0; j < n; ++j) {
+        Wide p, slope;
+        weight_of<kind>((load(x + j * step) - at.low) - at.rest, 1.0f / delta, p, slope);
+        store(x + j * step, p);
+        part += p;
+        if (j % 32 == 31) total += part, part = zero;
+    }
+    total += part;
+    const Wide factor = choose(total > zero, 1.0f / choose(total > zero, total, one), zero);
+    for (int64_t j = 0; j < n; ++j) store(x + j * step, load(x + j * step) * factor);
+    return {at, factor};
 }
 
 // From n scores to the weights of each row, in place. Rows without a score above -inf have none.
 template <int kind>
 static void lane_weights(float* x, int64_t n, int64_t step, float delta) {
     constexpr int64_t groups = 8;
-    const Wide zero = {}, one = zero + 1.0f, lowest = zero - 1e30f;
-    Wide top = zero - std::numeric_limits<float>::infinity(), sum = zero, count = zero;
+    const float infinity = std::numeric_limits<float>::infinity();
+    const Wide zero = {}, lowest = zero - 1e30f;
+    Wide top = zero - infinity;
     float heads[groups * wide];  // maxima of strided groups: their threshold is a lower bound of the row's own
     for (int64_t j = 0; j < n; ++j) top = larger(load(x + j * step), top);
     top = choose(top < -std::numeric_limits<float>::max(), zero, top);
@@ -79,23 +140,8 @@ static void lane_weights(float* x, int64_t n, int64_t step, float delta) {
         store(x + j * step, y);
         float* head = heads + j % groups * wide;
         store(head, larger(y, load(head)));
-        const auto in = y > -1e29f;
-        sum += choose(in, y, zero);
-        count += choose(in, one, zero);
     }
-    const Wide some = larger(count, one);
-    const Wide by_mean = sum / some - power_of(some, -delta) - 1e-6f;  // Jensen's inequality
-    const Wide start = larger(climbed<kind>(heads, groups, wide, zero - 1.0f, delta, 2), by_mean);
-    const Wide low = climbed<kind>(x, n, step, start, delta, 40);
-    Wide total = zero;
-    for (int64_t j = 0; j < n; ++j) {
-        Wide p, slope;
-        weight_of<kind>(load(x + j * step) - low, 1.0f / delta, p, slope);
-        store(x + j * step, p);
-        total += p;
-    }
-    const Wide factor = choose(total > zero, 1.0f / choose(total > zero, total, one), zero);
-    for (int64_t j = 0; j < n; ++j) store(x + j * step, load(x + j * step) * factor);
+    solved<kind>(x, n, step, climbed<kind>(heads, groups, wide, zero - 1.0f, delta, 2, false, zero).low, delta);
 }
 
 static void lane_weights(float* x, int64_t n, int64_t step, double alpha) {
@@ -103,6 +149,75 @@ static void lane_weights(float* x, int64_t n, int64_t step, double alpha) {
     if (alpha == 2.0) return lane_weights<2>(x, n, step, delta);
     if (alpha == 1.5) return lane_weights<1>(x, n, step, delta);
     return lane_weights<0>(x, n, step, delta);
+}
+
+// Squares of registers of a matrix (wide x columns, a multiple of `wide`), transposed into `out` (columns x wide), or
+// back.
+INLINE void to_lanes(const float* x, int64_t step, int64_t columns, float* out) {
+    for (int64_t j = 0; j < columns; j += wide) {
+        Wide square[wide];
+        transposed(x + j, step, square);
+        for (int64_t i = 0; i < wide; ++i) store(out + (j + i) * wide, square[i]);
+    }
+}
+
+INLINE void from_lanes(const float* x, int64_t columns, float* out, int64_t step) {
+    for (int64_t j = 0; j < columns; j += wide) {
+        Wide square[wide];
+        transposed(x + j * wide, wide, square);
+        for (int64_t i = 0; i < wide; ++i) store(out + i * step + j, square[i]);
+    }
+}
+
+constexpr int64_t lane_keys = 1024;  // rows up to here are faster a register of them at a time
+
+// The supports of up to a register of rows of n scores, which lie padded(n) apart with -inf behind them, for alpha from
+// `softest` on: those of row r begin at value[r * room] and place[r * room], room = padded(n) + wide. `columns`: room
+// for padded(n) registers. Entries must not be NaN or +inf.
+template <int kind>
+static void lane_supports(const float* x, int64_t rows, int64_t n, float delta, float* value, int32_t* place,
+                          float* columns, Row* found) {
+    const float infinity = std::numeric_limits<float>::infinity();
+    const int64_t step = padded(n), room = step + wide;
+    const Wide zero = {}, lowest = zero - 1e30f;
+    float heads[wide * wide], head_columns[wide * wide], top[wide], low[wide], rest[wide], factor[wide];
+    int64_t count[wide] = {}, most = 0;
+    for (int64_t r = 0; r < wide; ++r) {
+        Wide tops = zero - infinity;
+        if (r < rows)
+            for (int64_t i = 0; i < step; i += wide) tops = larger(load(x + r * step + i), tops);
+        top[r] = largest(tops);
+        store(heads + r * wide, top[r] > -infinity ? larger((tops - top[r]) * delta, lowest) : lowest);
+    }
+    to_lanes(heads, wide, wide, head_columns);
+    const Wide start = climbed<kind>(head_columns, wide, wide, zero - 1.0f, delta, 2, false, zero).low;
+    store(low, start);
+    for (int64_t r = 0; r < wide; ++r) {
+        // A little below the bound: rounding it must not lose an entry.
+        const float reach = low[r] / delta, slack = 1e-6f * (std::abs(top[r]) - reach);
+        if (top[r] > -infinity)
+            count[r] = nearest(x + r * step, step, top[r] + reach - slack, top[r], delta, value + r * room, place + r * room);
+        most = std::max(most, padded(count[r]));
+    }
+    for (int64_t r = 0; r < wide; ++r) std::fill(value + r * room + count[r], value + r * room + most, -1e30f);
+    to_lanes(value, room, most, columns);
+    const LaneEdges edges = solved<kind>(columns, most, wide, start, delta);
+    from_lanes(columns, most, value, room);
+    store(low, edges.at.low);
+    store(rest, edges.at.rest);
+    store(factor, edges.factor);
+    for (int64_t r = 0; r < rows; ++r) {
+        const int64_t kept = positive(value + r * room, place + r * room, count[r]);
+        found[r] = {kept, {double(top[r]), double(low[r]) + double(rest[r]), double(factor[r])}};
+    }
+}
+
+static void lane_supports(const float* x, int64_t rows, int64_t n, double alpha, float* value, int32_t* place,
+                          float* columns, Row* found) {
+    const float delta = static_cast<float>(alpha - 1.0);
+    if (alpha == 2.0) return lane_supports<2>(x, rows, n, delta, value, place, columns, found);
+    if (alpha == 1.5) return lane_supports<1>(x, rows, n, delta, value, place, columns, found);
+    lane_supports<0>(x, rows, n, delta, value, place, columns, found);
 }
 
 }  // namespace

@@ -73,9 +73,10 @@ static int64_t positive(float* p, int32_t* place, int64_t n) {
     return kept;
 }
 
-// Sums over a row: of the weights p, of their slopes p / u, of ones and the least u, where u is positive.
+// Sums over a row: of the weights p, of their slopes p / u, of ones and the least u, where u is positive; for other
+// alphas than 1.5 and 2 also of p / u^2.
 struct Sums {
-    float weights, slopes, count, least;
+    float weights, slopes, count, least, curves;
 };
 
 // The weights of some entries, from u; `slope` is their derivative in u, but for the factor 1 / delta.
@@ -95,22 +96,24 @@ INLINE void weight_of(const Wide& u, float inverse, Wide& p, Wide& slope) {
 }
 
 template <int kind>
-INLINE Sums sums_at(const float* value, int64_t n, float low, float inverse) {
+INLINE Sums sums_at(const float* value, int64_t n, float low, float rest, float inverse) {
     const Wide zero = {}, one = zero + 1.0f, far = zero + 1e30f;
-    Wide weights = zero, slopes = zero, count = zero, least = far;
+    Wide weights = zero, slopes = zero, count = zero, least = far, curves = zero;
     for (int64_t i = 0; i < n; i += wide) {
-        const Wide u = load(value + i) - low;
+        const Wide u = (load(value + i) - low) - rest;
         Wide p, slope;
         weight_of<kind>(u, inverse, p, slope);
         weights += p;
         slopes += slope;
+        if constexpr (kind == 0) curves += slope * reciprocal_of(choose(u > 1e-30f, u, one));
         if constexpr (kind == 1) {
             count += choose(u > zero, one, zero);
             const Wide z = choose(u > zero, u, far);
             least = choose(z < least, z, least);
         }
     }
-    Sums sums = {total(weights), total(slopes), 0.0f, 0.0f};
+    Sums sums = {total(weights), total(slopes), 0.0f, 0.0f, 0.0f};
+    if constexpr (kind == 0) sums.curves = total(curves);
     if constexpr (kind == 1) {
         sums.count = total(count);
         sums.least = -largest(zero - least);
@@ -118,13 +121,37 @@ INLINE Sums sums_at(const float* value, int64_t n, float low, float inverse) {
     return sums;
 }
 
-// From a lower bound `low` to the threshold, in at most `steps`; n is a multiple of `wide`.
+// 1 - sum^-delta, for a sum of at least about one.
+INLINE float excess(float sum, float delta) {
+    const float t = sum - 1.0f;
+    if (t < 0.1f) return delta * t * (1 - (delta + 1) * t / 2 * (1 - (delta + 2) * t / 3 * (1 - (delta + 3) * t / 4)));
+    return 1.0f - exp2_of(log2_of(Wide{} + sum) * -delta)[0];
+}
+
+// A step of Newton's method on the norm of the weights, which stays below the threshold; `bent`: one of Halley's, for
+// alpha up to 1.5, which is as good as two of them and may go beyond, but not to where no entry is left.
+INLINE float step_of(const Sums& s, float delta, bool bent) {
+    const float newton = s.weights * excess(s.weights, delta) / s.slopes;
+    if (!bent) return newton;
+    const float bend = 0.5f * newton * (1.0f / delta - 1.0f) * (s.curves / s.slopes - s.slopes / s.weights);
+    return newton / std::min(std::max(1.0f - bend, 0.5f), 2.0f);
+}
+
+// From a lower bound `low` to the threshold, in at most `steps`; n is a multiple of `wide`. `most`: an upper bound, or
+// zero if the result must be a lower bound too.
+struct Low {
+    float low, rest;  // two parts, because weights are differences that one float may round away
+};
+
 template <int kind>
-INLINE float climbed(const float* value, int64_t n, float low, float delta, int steps) {
+INLINE Low climbed(const float* value, int64_t n, float low, float delta, int steps, float most) {
     const float inverse = 1.0f / delta;
+    const bool bent = kind == 0 && most < 0.0f && delta <= 0.5f;
+    const float enough = kind == 2 ? 1e-6f : kind == 1 ? 8e-5f : bent ? 4e-3f : 3e-4f;
+    float rest = 0.0f;
     for (int step = 0; step < steps; ++step) {
-        const Sums s = sums_at<kind>(value, n, low, inverse);
-        if (!(s.slopes > 0.0f)) return low;
+        const Sums s = sums_at<kind>(value, n, low, rest, inverse);
+        if (!(s.slopes > 0.0f)) return {low, rest};
         float move;
         if constexpr (kind == 2) {
             move = (s.weights - 1.0f) / s.slopes;
@@ -135,27 +162,29 @@ INLINE float climbed(const float* value, int64_t n, float low, float delta, int 
             const bool all = room > 0.0f && root <= s.least && s.weights > 1.001f;
             move = all ? root : (s.weights - std::sqrt(s.weights)) / s.slopes;
             if (all) {
-                low += move;
+                low += move + rest;
+                rest = 0.0f;
                 continue;
             }
         } else {
-            move = s.weights * static_cast<float>(excess(double(s.weights), double(delta), 0.0f)) / s.slopes;
+            move = step_of(s, delta, bent);
         }
-        const float higher = low + move;
-        const bool done = std::abs(s.weights - 1.0f) < (kind == 2 ? 1e-6f : kind == 1 ? 8e-5f : 3e-4f) || !(higher != low);
+        move += rest;
+        const float higher = bent ? std::min(low + move, most) : low + move, lost = move - (higher - low);
+        rest = std::abs(lost) < 1e-6f ? lost : 0.0f;
+        const bool done = std::abs(s.weights - 1.0f) < enough || !(higher != low);
         low = higher;
         if (done) break;
     }
-    return low;
+    return {low, rest};
 }
 
-// A lower bound of the threshold by Jensen's inequality, close where entries are all but equal. Writes zeros up to `end`.
-INLINE float by_mean(float* value, int64_t n, int64_t end, float delta) {
+// The sum of n entries; writes zeros up to `end`.
+INLINE float sum_of(float* value, int64_t n, int64_t end) {
     std::fill(value + n, value + end, 0.0f);
     Wide sum = {};
     for (int64_t i = 0; i < end; i += wide) sum += load(value + i);
-    const float count = static_cast<float>(n), slack = 1e-6f;
-    return total(sum) / count - exp_of<float, int32_t>(-delta * log_of<float, int32_t>(count)) - slack;
+    return total(sum);
 }
 
 // The support of n scores, with -inf up to a multiple of `wide` behind them: `value` gets the weights, `place` the keys.
@@ -173,24 +202,31 @@ static Row support_of(const float* x, int64_t n, double alpha, float* value, int
     float start = -1.0f;
     if (room > 4 * wide) {  // a shorter row is solved at once
         store(value, larger((tops - top) * delta, lowest));
-        start = climbed<kind>(value, wide, start, delta, 2);
+        start = climbed<kind>(value, wide, start, delta, 2, 0.0f).low;
     }
     // A little below the bound: rounding it must not lose an entry.
     const float reach = start / delta, slack = 1e-6f * (std::abs(top) - reach);
     const int64_t found = nearest(x, room, top + reach - slack, top, delta, value, place), end = padded(found);
-    if (kind == 0) start = std::max(start, by_mean(value, found, end, delta));
+    float most = 0.0f;
+    if (kind == 0) {
+        // The largest weight is at least one nth; and by Jensen's inequality, close where entries are all but equal:
+        const float count = static_cast<float>(found), share = exp2_of(log2_of(zero + count) * -delta)[0];
+        start = std::max(start, sum_of(value, found, end) / count - share - 1e-6f);
+        most = std::min(-share * (1.0f - 1e-6f), -1e-6f);
+    }
     for (int64_t i = found; i < end; ++i) value[i] = -1e30f;
-    const float low = climbed<kind>(value, end, start, delta, 40), inverse = 1.0f / delta;
+    const Low at = climbed<kind>(value, end, start, delta, 40, most);
+    const float inverse = 1.0f / delta;
     Wide sum = zero;
     for (int64_t i = 0; i < end; i += wide) {
         Wide p, slope;
-        weight_of<kind>(load(value + i) - low, inverse, p, slope);
+        weight_of<kind>((load(value + i) - at.low) - at.rest, inverse, p, slope);
         store(value + i, p);
         sum += p;
     }
     const float factor = 1.0f / total(sum);
     for (int64_t i = 0; i < end; i += wide) store(value + i, load(value + i) * factor);
-    return {positive(value, place, found), {double(top), double(low), double(factor)}};
+    return {positive(value, place, found), {double(top), double(at.low) + double(at.rest), double(factor)}};
 }
 
 // The same for every alpha from 1.01 to 2. Both lists have room for padded(n) + wide entries.
@@ -207,11 +243,11 @@ static Row support_of(const float* x, int64_t n, double alpha, float* value, int
 }
 
 template <int kind>
-static void weights_at(const float* x, int64_t n, float delta, float top, float low, float factor, float* p) {
-    const float inverse = 1.0f / delta;
+static void weights_at(const float* x, int64_t n, float delta, float top, double edge, float factor, float* p) {
+    const float inverse = 1.0f / delta, low = static_cast<float>(edge), rest = static_cast<float>(edge - double(low));
     for (int64_t i = 0; i < n; i += wide) {
         Wide weight, slope;
-        weight_of<kind>((load(x + i) - top) * delta - low, inverse, weight, slope);
+        weight_of<kind>(((load(x + i) - top) * delta - low) - rest, inverse, weight, slope);
         store(p + i, weight * factor);
     }
 }
@@ -219,10 +255,10 @@ static void weights_at(const float* x, int64_t n, float delta, float top, float 
 // The weights of n scores, again, from what `support_of` has found; memory as there.
 static void weights_at(const float* x, int64_t n, double alpha, const Edge& e, float* p) {
     const float delta = static_cast<float>(alpha - 1.0), top = static_cast<float>(e.top);
-    const float low = static_cast<float>(e.low), factor = static_cast<float>(e.factor);
-    if (alpha == 2.0) return weights_at<2>(x, n, delta, top, low, factor, p);
-    if (alpha == 1.5) return weights_at<1>(x, n, delta, top, low, factor, p);
-    if (alpha >= softest) return weights_at<0>(x, n, delta, top, low, factor, p);
+    const float factor = static_cast<float>(e.factor);
+    if (alpha == 2.0) return weights_at<2>(x, n, delta, top, e.low, factor, p);
+    if (alpha == 1.5) return weights_at<1>(x, n, delta, top, e.low, factor, p);
+    if (alpha >= softest) return weights_at<0>(x, n, delta, top, e.low, factor, p);
     SIMD()
     for (int64_t i = 0; i < n; ++i) {
         float weight, slope;

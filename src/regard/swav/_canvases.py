@@ -37,7 +37,7 @@ class Canvases:
 
     def __init__(self, pictures: Pictures, side: int, keep: bool = True, mixed: int = 16) -> None:
         self.pictures, self.side = pictures, side
-        self.groups = SampleGroups(pictures.counts, mixed) if isinstance(pictures, Tars) else None
+        self.sample_groups = SampleGroups(pictures.counts, mixed) if isinstance(pictures, Tars) else None
         self._cache: dict[int, _Canvas] = {}
         self._caches = keep and len(pictures) * 3 * side * side <= MEMORY
         self._all: Tensor | None = None

@@ -218,7 +218,7 @@ class _Fetch(Dataset[Any]):
 
 def _order(data: Batches, settings: FitSettings, fabric: Fabric) -> Order:
     """The order of the samples in this process."""
-    groups = getattr(data, "groups", None)
+    groups = getattr(data, "sample_groups", None)
     return Order(len(data), settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size, groups)
 
 

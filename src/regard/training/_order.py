@@ -43,8 +43,8 @@ class SampleGroups:
 class Batches(Protocol):
     """Data for `fit`: an object with a length that makes a batch of given samples.
 
-    It may have `groups`, a `SampleGroups`: samples that are read together; and `ahead(numbers)`, which is called with
-    the numbers of the groups that are read next.
+    It may have `sample_groups`, a `SampleGroups`: samples that are read together; and `ahead(numbers)`, which is called
+    with the numbers of the groups that are read next.
 
     >>> class Squares:
     ...     def __len__(self):

@@ -94,3 +94,27 @@ def test_threads_change_nothing(threads):
         assert torch.equal(regard.entmax(x, 1.3), other)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 1.9, 2.0])
+@pytest.mark.parametrize("n", [5, 49, 196, 1023])
+def test_rows_of_single_precision_keep_their_digits(n, alpha):
+    """Equal scores below one: their weights are small differences, of which one float would round much away."""
+    one_above = [torch.zeros(n).index_fill_(0, torch.tensor([n // 3]), top) for top in (0.1, 0.5, 0.99, 3.0)]
+    spread = [torch.randn(n) * size for size in (0.01, 0.1, 1.0, 4.0, 30.0)]
+    s = torch.stack([*one_above, *spread])
+    torch.testing.assert_close(regard.entmax(s, alpha).double(), regard.entmax(s.double(), alpha), rtol=0, atol=3e-6)
+
+
+def test_neighbours_with_other_alphas():
+    """Rows share a register as far as they share alpha."""
+    s, alpha = torch.randn(40, 30), torch.tensor([1.2] * 3 + [1.7] * 20 + [2.0] * 16 + [1.5]).view(40, 1)
+    each = torch.cat([regard.entmax(s[i : i + 1], float(alpha[i])) for i in range(40)])
+    torch.testing.assert_close(regard.entmax(s, alpha), each, rtol=0, atol=3e-6)
+
+
+def test_alphas_of_neighbours_change_no_bit():
+    """Whatever the rows before it, and so for every number of threads."""
+    s, alpha = torch.randn(24, 30), torch.tensor([1.5, 1.3, 1.3, 2.0, 1.7, 1.02] * 4).view(24, 1)
+    each = torch.cat([regard.entmax(s[i:], alpha[i:])[:1] for i in range(20)])
+    assert torch.equal(regard.entmax(s, alpha)[:20], each)
