@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -178,10 +177,8 @@ def titled(page, text):
 
 class TestInTheBrowser:
     def test_click_a_cell_and_draw_a_region(self, page, addresses):
-        start = time.monotonic()
         opened(page, addresses[0])
         page.wait_for_selector("#look-maps canvas")
-        assert time.monotonic() - start < 20  # shown at once; the two seconds that are promised are measured elsewhere
         titled(page, "row 8, column 11 of 20")
         assert page.locator("#look-maps h3").all_text_contents()[:4] == [
             "softmax",
