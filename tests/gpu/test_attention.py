@@ -10,10 +10,10 @@ from regard import native
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton==3.7.1")
 
+from gpu.cases import CLOSE, MASKS, case, clustered, few, numbers, qkv, solved
 from interpreter import interpreted
 from waits import Waits
 
-from gpu.cases import CLOSE, MASKS, case, clustered, few, numbers, qkv, solved
 from regard.attention.triton_operator import attend_triton, attend_triton_backward
 from regard.gpu import attention
 
