@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import hashlib
-import io
 import itertools
 import json
 import re
@@ -12,38 +10,22 @@ import tarfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from regard._files import replacing
 from regard._problem import Problem
 from regard.pictures._read import read
 from regard.pictures._shard_cache import CacheSettings, ReadAhead, ShardCache
-from regard.pictures._shard_index import INDEX_FORMAT, TAR_BLOCK, ShardHeader, ShardIndex, index_tar
+from regard.pictures._shard_index import INDEX_FORMAT, TAR_BLOCK, ShardIndex
+from regard.pictures._shard_list import INDEX, MANIFEST, Shard, index_name, indexed_shards, listed_shards
 from regard.pictures._sources import Unreadable
 from regard.pictures._store import PATIENCE, STALE, Store, is_url
 
-INDEX = "regard-index"
-"""The folder beside shards that `regard index` writes: index.json with all shards, NAME.idx of each."""
-_MANIFEST = f"{INDEX}/index.json"
 _FIRST_PATIENCE = 20.0  # seconds for a server that has not answered yet: its name may be wrong
 _KEPT = 64  # indexes of shards in memory
-_HEADER = 1 << 16  # bytes at the beginning of an index that hold its header, unless it has very many classes
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A tar: its name in the store, its bytes, what its index says, and where that is."""
-
-    name: str
-    size: int
-    header: ShardHeader
-    index: Path | str  # a file of this machine, or a name in the store
 
 
 class Tars:
@@ -110,7 +92,7 @@ class Tars:
             return cls([f"{base}/{one}" for one in braces(name)], cache=cache, patience=patience, say=say)
         source = cls.__new__(cls)
         source._begin(Store(place, patience), cache or CacheSettings())
-        listed = source._listed() if indexed else None
+        listed = listed_shards(source.store) if indexed else None
         if listed is None:
             names = list(source.store.names(".tar"))
             if not names:
@@ -118,6 +100,9 @@ class Tars:
             listed = source._indexed(names, say)
         source._take(listed)
         return source
+
+    def _indexed(self, names: list[str], say: Callable[[str], None] | None) -> list[Shard]:
+        return indexed_shards(self.store, self.cache_settings.place / "index", names, say)
 
     def _begin(self, store: Store, cache: CacheSettings) -> None:
         self.store, self.cache_settings = store, cache
@@ -198,9 +183,9 @@ class Tars:
     def write_index(self) -> str:
         """Write the index beside the shards, and return where: whoever opens them then reads no shard for it."""
         for i, shard in enumerate(self.shards):
-            self.store.write(_index_name(shard.name), self._index(i).to_bytes())
+            self.store.write(index_name(shard.name), self._index(i).to_bytes())
         entries = [[shard.name, shard.size, json.loads(shard.header.to_bytes())] for shard in self.shards]
-        self.store.write(_MANIFEST, json.dumps({"format": INDEX_FORMAT, "shards": entries}).encode())
+        self.store.write(MANIFEST, json.dumps({"format": INDEX_FORMAT, "shards": entries}).encode())
         return self.store.at(INDEX)
 
     def _place(self, index: int) -> tuple[int, int]:
@@ -290,101 +275,9 @@ class Tars:
             self._kept.popitem(last=False)
         return index
 
-    def _listed(self) -> list[Shard] | None:
-        """The shards of the index beside them, checked against those that are there; None if there is no index."""
-        try:
-            content = json.loads(self.store.read(_MANIFEST))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise Problem(f"{self.store.at(_MANIFEST)} is broken ({error}). {STALE}") from error
-        try:
-            if content["format"] != INDEX_FORMAT:
-                raise ValueError(f"format {content['format']}")
-            base = self.store.base
-            shards = []
-            for name, size, header in content["shards"]:
-                inside = _index_name(name)
-                parsed = ShardHeader.from_bytes(json.dumps(header).encode() + b"\n")
-                shards.append(Shard(name, int(size), parsed, base / inside if base is not None else inside))
-        except (KeyError, TypeError, ValueError) as error:
-            raise Problem(f"{self.store.at(_MANIFEST)} is not an index ({error}). {STALE}") from error
-        if not self.store.url.startswith(("http://", "https://")):  # whose lists are pages, or not there
-            there = {name: found.size for name, found in self.store.names(".tar").items() if found is not None}
-            if there != {shard.name: shard.size for shard in shards}:
-                raise Problem(f"{self.store.url} has other tars than {self.store.at(_MANIFEST)} lists. {STALE}")
-        return shards
-
-    def _indexed(self, names: list[str], say: Callable[[str], None] | None) -> list[Shard]:
-        """The shards with indexes in the cache; those that are not there are made, by reading the shard once."""
-        folder = self.cache_settings.place / "index"
-
-        def file(name: str) -> tuple[str, int, Path]:
-            try:
-                found = self.store.found(name)
-            except FileNotFoundError as error:
-                raise Problem(f"{self.store.at(name)} does not exist. Check the path.") from error
-            known = f"{_absolute(self.store)}/{name} {found.size} {found.stamp}"
-            return name, found.size, folder / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.idx"
-
-        with ThreadPoolExecutor(1 if self.store.is_local else 8) as threads:
-            files = list(threads.map(file, names))
-            missing = [entry for entry in files if _header(entry[2]) is None]
-            size = sum(size for _, size, _ in missing)
-            if missing and say is not None and (not self.store.is_local or size > 10**9):
-                say(
-                    f"{self.store.url}: {len(missing)} shards of {size / 1e9:.1f} GB are read once to index them. "
-                    "regard index does it once for all machines."
-                )
-            list(threads.map(lambda entry: self._make_index(*entry), missing))
-        shards = []
-        for name, size, path in files:
-            header = _header(path)
-            assert header is not None
-            shards.append(Shard(name, size, header, path))
-        return shards
-
-    def _make_index(self, name: str, size: int, path: Path) -> None:
-        """Read a shard from its beginning to its end, and write its index."""
-        try:
-            if self.store.base is not None:
-                with (self.store.base / name).open("rb") as file:
-                    index = index_tar(file, self.store.at(name))
-            else:
-                index = index_tar(io.BufferedReader(_Whole(self.store, name, size), 1 << 20), self.store.at(name))
-        except OSError as error:
-            raise Problem(f"{self.store.at(name)} cannot be read ({error}). Check the path.") from error
-        with replacing(path) as beside:
-            beside.write_bytes(index.to_bytes())
-
 
 class _Stale(Exception):
     """A shard is not the one of the index."""
-
-
-class _Whole(io.RawIOBase):
-    """A file of a store from its beginning to its end, in large parts."""
-
-    PART = 1 << 24
-
-    def __init__(self, store: Store, name: str, size: int) -> None:
-        self._store, self._name, self._size = store, name, size
-        self._start, self._part = 0, memoryview(b"")
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """The next bytes."""
-        if not self._part and self._start < self._size:
-            stop = self._size if self._store.whole_only else min(self._start + self.PART, self._size)
-            self._part = memoryview(self._store.read(self._name, self._start, stop))
-            self._start = stop
-        count = min(len(buffer), len(self._part))
-        buffer[:count] = self._part[:count]
-        self._part = self._part[count:]
-        return count
 
 
 def is_tar(place: Path | str) -> bool:
@@ -416,24 +309,3 @@ def _split(place: Path | str) -> tuple[str, str]:
         return str(Path(place).parent), Path(place).name
     base, _, name = str(place).rpartition("/")
     return base, name
-
-
-def _absolute(store: Store) -> str:
-    """The place of a store, also from another working folder."""
-    return str(store.base.resolve()) if store.base is not None else store.url
-
-
-def _index_name(shard: str) -> str:
-    """The name of the index of a shard beside the shards."""
-    return f"{INDEX}/{shard}.idx"
-
-
-def _header(path: Path) -> ShardHeader | None:
-    """The header of an index on this machine; None if it is not there, or not whole."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(_HEADER)
-            header = ShardHeader.from_bytes(start if b"\n" in start else start + file.read())
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return header
