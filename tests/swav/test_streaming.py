@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+import torch
 from pictures.test_tars import write_shards
 from shard_server import s3_environment, served
 from swav.test_pretrain import TINY, flags, same
@@ -90,7 +91,8 @@ def test_the_command_is_killed_and_goes_on(place, server, tmp_path, monkeypatch)
     line = ["pretrain", "s3://b/set", "--preset=small", *options, "--no-progress", f"--cache={tmp_path / 'cache'}"]
     line += [f"--out={tmp_path / 'run'}"]
     server.fault = lambda path: time.sleep(0.03)
-    process = subprocess.Popen([sys.executable, str(tmp_path / "program"), *line, "--cache-gb=0"])
+    threads = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # another number rounds otherwise
+    process = subprocess.Popen([sys.executable, str(tmp_path / "program"), *line, "--cache-gb=0"], env=threads)
     until = time.monotonic() + 120
     while (newest := latest(tmp_path / "run")) is None or newest.step < 4:
         assert process.poll() is None
