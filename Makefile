@@ -1,5 +1,5 @@
 # make demo    set up, then run the main job
-# make test    set up, then lint, types, tests, and the core's tests again as on other processors
+# make test    set up, then lint, types, tests, and a third of the core's tests again as on each of four other processors
 # make test-torch  the tests of the core, the modules and Hugging Face on the oldest, the pinned and the newest torch
 # make sanitize  the tests of the native kernels under the address and undefined-behaviour sanitizers
 # make bench   set up, then measure against peers (results in benchmarks/results/)
@@ -13,7 +13,7 @@
 # make release-all  the same with every Python from 3.11 that is found
 # make hf-models  try every architecture of transformers in a tiny model, and compare with docs/hf-models.md (some minutes)
 # make kills   kill long commands at some moments, run them again, and compare the results
-# make test-all   test, kills, every architecture of transformers, notebooks, docs, the site in a browser, release
+# make test-all   test, all of the core's tests as on other processors, kills, every architecture of transformers, notebooks, docs, the site in a browser, release
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -26,7 +26,7 @@ FUZZ_SECONDS ?= 300
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all test-torch hf-models lint types check kills fuzz load machines bench sanitize browser docs docs-both lock site-check \
+.PHONY: demo test test-all test-torch hf-models lint types check kills fuzz load machines machines-all bench sanitize browser docs docs-both lock site-check \
   notebooks sdist wheel wheel-test release release-all clean
 
 # What the application needs is less than what its tests need.
@@ -60,6 +60,10 @@ load: $(READY)
 
 # Other instruction sets, one and two threads, each variant of the kernels and none: what a machine lacks is said.
 machines: $(READY)
+	$(BIN)/python tools/machines.py --share 3
+
+# All of the core's tests in every setting, not a third in each.
+machines-all: $(READY)
 	$(BIN)/python tools/machines.py
 
 # In environments of their own under .nox: about 5 GB and some minutes for each torch that is not here yet.
@@ -117,7 +121,7 @@ release-all:
 	$(PYTHON) tools/release.py wheel
 	$(PYTHON) tools/release.py test --every-python
 
-test-all: test kills hf-models notebooks site-check release
+test-all: test machines-all kills hf-models notebooks site-check release
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

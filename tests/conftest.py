@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import zlib
 
 # Before torch is imported: some machines announce AMX and then die on a bfloat16 product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -22,6 +23,15 @@ torch.set_num_threads(int(os.environ.get("REGARD_TEST_THREADS", "1")))
 settings.register_profile("regard", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile("machines", settings.get_profile("regard"), max_examples=10)
 settings.load_profile(os.environ.get("REGARD_TEST_PROFILE", "regard"))
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    """Keep a share of the tests by their names, REGARD_TEST_SHARE=1/3 the second third: see tools/machines.py."""
+    number, _, count = os.environ.get("REGARD_TEST_SHARE", "0/1").partition("/")
+    kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % int(count) == int(number)]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=sorted(set(items) - set(kept), key=lambda item: item.nodeid))
+        items[:] = kept
 
 
 @pytest.fixture(autouse=True)

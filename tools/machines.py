@@ -1,6 +1,7 @@
 """Run the core's tests as on other machines: other instruction sets, one and two threads, without native kernels.
 
 python tools/machines.py            # every setting that this processor supports, two at a time
+python tools/machines.py --share 3  # each setting runs another third of the tests
 python tools/machines.py --list     # list them, and those that it does not support
 
 A setting is an instruction set for torch (ATEN_CPU_CAPABILITY), a variant of the native kernels (REGARD_NATIVE) and a
@@ -61,13 +62,14 @@ def supported() -> tuple[list[Setting], list[str]]:
     return run, lines
 
 
-def test(setting: Setting, pytest_arguments: list[str]) -> tuple[bool, str]:
-    """Run the core's tests in a separate process; whether they passed, and their output."""
+def test(setting: Setting, share: str, pytest_arguments: list[str]) -> tuple[bool, str]:
+    """Run a share of the core's tests, such as 0/3, in a separate process; whether they passed, and their output."""
     environment = os.environ | {
         "ATEN_CPU_CAPABILITY": setting.torch,
         "REGARD_NATIVE": setting.kernels,
         "REGARD_TEST_THREADS": str(setting.threads),
         "REGARD_TEST_PROFILE": "machines",  # fewer random examples
+        "REGARD_TEST_SHARE": share,
         "OMP_WAIT_POLICY": "PASSIVE",  # two runs share the cores: a thread that waits must not spin
     }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not once", CORE, *pytest_arguments]
@@ -79,6 +81,9 @@ def main() -> None:
     """Run all settings, two at a time, and print the result of each."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--list", action="store_true", help="only list the settings; other arguments go to pytest")
+    arguments.add_argument(
+        "--share", type=int, default=1, metavar="N", help="run one of N parts of the tests in each setting; default 1"
+    )
     options, pytest_arguments = arguments.parse_known_args()
     settings, lines = supported()
     if options.list:
@@ -86,9 +91,9 @@ def main() -> None:
         return
     failed = 0
     with ThreadPoolExecutor(2) as pool:
-        for setting, (passed, output) in zip(
-            settings, pool.map(lambda s: test(s, pytest_arguments), settings), strict=True
-        ):
+        shares = [f"{i % options.share}/{options.share}" for i in range(len(settings))]
+        runs = pool.map(lambda setting, share: test(setting, share, pytest_arguments), settings, shares)
+        for setting, (passed, output) in zip(settings, runs, strict=True):
             last = output.strip().splitlines()[-1] if output.strip() else "nothing printed"
             print(f"{setting}: {last}" if passed else f"{output}\n{setting}: FAILED", flush=True)
             failed += not passed
