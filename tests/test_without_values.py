@@ -14,6 +14,9 @@ import regard
 from regard import Sinkhorn, wasserstein
 from regard.continuous import Gaussian, GaussianBasis, grid
 
+# torch looks at the gradient of what it makes a fake tensor of, and hides its own warning, once in a process.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
 MAPS = {
     "softmax": regard.softmax,
     "sparsemax": regard.sparsemax,
