@@ -59,7 +59,7 @@ def evaluate(
         0,
         min=0,
         help="Questions of each split for which cells of the picture are hidden in the order of the attention, to see "
-        "whether the answer rests on what is shown; 30 passes of the backbone for a picture, 28 for a question and attention.",
+        "whether the answer rests on what is shown; 30 passes of the backbone a picture, 28 a question and attention.",
     ),
     hide: str | None = typer.Option(
         None,
