@@ -160,6 +160,15 @@ def _attend(q, k, v, mask, map, causal=False):
     return regard.attend(q, k, v, map=map, mask=mask, causal=causal)
 
 
+def _summaries(q, k, v, mask, causal):
+    regions = v[..., : min(2, v.shape[-1])].mT.sigmoid()
+    with torch.no_grad():
+        one = regard.summarize(q, k, causal=causal, top=min(3, k.shape[-2]), regions=regions)
+    # Of equal weights any may be the larger: weights at the places, not places. Mass by key grows with the queries.
+    placed = one.top_weights * (one.top_places >= 0)
+    return one.entropy, one.support.double(), one.received / q.shape[-2], one.top_weights, placed, one.regions
+
+
 def _largest(x, mask):
     largest = native.largest(x)
     return None if largest is None else torch.tensor(largest, dtype=torch.float64)
@@ -257,6 +266,15 @@ TWINS = {
         dtypes=(torch.float32,),
         close=(1e-5, 0.0),
         gradient=True,
+    ),
+    "summaries of softmax": Twins(
+        forms={"plain": _summaries, "native": _summaries},
+        inputs=_queries_keys_values,
+        shapes=[(2, 300, 700, 8), (3, 1, 1, 1), (2, 3, 17, 33, 16), (40, 7, 5), (2, 49, 49, 32), (129, 513, 3)],
+        settings=[{"causal": False}, {"causal": True}, {"causal": "upper-left"}],
+        kernels=("regard_summarize",),
+        dtypes=(torch.float32,),
+        close=(3e-6, 0.0),
     ),
     "largest entry": Twins(
         forms={"plain": lambda x, mask: x.abs().max().double(), "native": _largest},

@@ -25,6 +25,7 @@ from regard.attention.place import Place
 from regard.attention.query_blocks import QueryBlocks, rows_in_budget
 from regard.attention.sink import map_with_sink, with_sink
 from regard.attention.softmax_blocks import SoftmaxBlock, has_softmax_blocks, softmax_blocks
+from regard.attention.softmax_kernel import suits_kernel, summaries_by_kernel
 from regard.attention.weights import weights_of
 from regard.maps.entmax import softmax
 from regard.maps.spelling import as_map
@@ -167,6 +168,13 @@ class LazyWeights:
         if self._sinks or 0 in (*call.batch, call.queries) or not has_softmax_blocks(call):
             return None
         return softmax_blocks(call.finite())
+
+    def summaries_by_kernel(self, names: tuple[str, ...], top: int, regions: Tensor | None) -> dict[str, Tensor] | None:
+        """The wanted summaries by the native kernel, arguments as there; None where it does not suit."""
+        if self._sinks:
+            return None
+        call = self._call.finite()
+        return summaries_by_kernel(call, names, top, regions) if suits_kernel(call, top) else None
 
     def _whole(self) -> Tensor:
         """All weights at once."""

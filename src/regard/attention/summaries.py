@@ -118,6 +118,9 @@ def summary_of(
         return AttentionSummary(rows=whole)
     regions = None if regions is None else regions.to(lazy.device, lazy.dtype)
     regions = None if regions is None else regions.expand(*lazy.shape[:-2], *regions.shape[-2:])
+    computed = lazy.summaries_by_kernel(wanted.names, top, regions)
+    if computed is not None:
+        return _summary(computed, whole)
     results = _allocated(lazy, wanted)
 
     def seen(place: Place) -> Tensor | None:

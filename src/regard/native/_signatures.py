@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-INTERFACE = 8  # changes with every signature below, and with the meaning of an argument
+INTERFACE = 9  # changes with every signature below, and with the meaning of an argument
 
 
 class Argument(NamedTuple):
@@ -142,6 +142,25 @@ def _largest() -> Signature:
     return Signature((*memory, *layout, *_sizes("width"), THREADS), "int64_t")
 
 
+def _summarize() -> Signature:
+    row, key = ("heads", "rows"), ("heads", "n")
+    inputs = (
+        _reads("q", "float", *row, "e"),
+        _reads("k", "float", *key, "e"),
+        _reads("shares", "float", "heads", "regions", "n"),
+    )
+    outputs = (
+        _writes("entropy", "float", *row),
+        _writes("support", "int64_t", *row),
+        _writes("received", "float", "received_parts", *key),
+        _writes("top_weight", "float", *row, "top"),
+        _writes("top_place", "int64_t", *row, "top"),
+        _writes("mass", "float", *row, "regions"),
+    )
+    sizes = _sizes("heads", "rows", "n", "e", "regions", "top", "received_parts", "diagonal")
+    return Signature((*inputs, *outputs, *sizes, THREADS))
+
+
 #: Every function by its name. Those that end in a dtype exist for both.
 SIGNATURES: dict[str, Signature] = {
     **{f"regard_entmax_{name}": _entmax(T) for name, T in (("f32", "float"), ("f64", "double"))},
@@ -152,6 +171,7 @@ SIGNATURES: dict[str, Signature] = {
     "regard_attend_backward": _attend_backward(),
     "regard_chords_f32": _chords(),
     "regard_largest": _largest(),
+    "regard_summarize": _summarize(),
     "regard_version": Signature(()),
     "regard_level": Signature(()),
 }
