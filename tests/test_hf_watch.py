@@ -72,6 +72,20 @@ def qwen2_vl():
     )
 
 
+def qwen2_5_vl():
+    _, config, given = qwen2_vl()
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "patch_size": 4}
+    config = transformers.Qwen2_5_VLConfig(
+        vision_config={**vision, "window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 32},
+        text_config={**LLAMA, "rope_parameters": config.text_config.rope_parameters},
+        image_token_id=39,
+        video_token_id=38,
+        vision_start_token_id=37,
+        vision_end_token_id=36,
+    )
+    return transformers.Qwen2_5_VLForConditionalGeneration, config, given
+
+
 def qwen3_vl():
     vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 32, "num_heads": 4, "patch_size": 4}
     _, config, given = qwen2_vl()
@@ -145,6 +159,7 @@ FAMILIES = {
     ),
     "llava": llava,
     "qwen2_vl": qwen2_vl,
+    "qwen2_5_vl": qwen2_5_vl,
     "qwen3_vl": qwen3_vl,
 }
 FIRST = {  # the kinds of the tokens that the first attention sees, and its grid
@@ -164,6 +179,7 @@ FIRST = {  # the kinds of the tokens that the first attention sees, and its grid
     "mistral": (("text",), None),
     "llava": (("cls", "patch"), (4, 4)),
     "qwen2_vl": (("patch",), (4, 6)),
+    "qwen2_5_vl": (("patch",), (4, 6)),
     "qwen3_vl": (("patch",), (4, 6)),
 }
 
@@ -372,6 +388,31 @@ def test_pictures_of_several_sizes_in_text(family):
     # The patches of the tower come in squares of two by two: numbered in the order of reading, these are they.
     order = torch.tensor([0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, 12, 13, 18, 19, 14, 15, 20, 21, 16, 17, 22, 23])
     assert (towers[0].tokens.pictures(order) == torch.arange(24).reshape(4, 6)).all()
+
+
+def test_windows_of_qwen_are_those_of_the_model():
+    """Windows of two by two squares of four patches: the picture of 4 x 6 has two, and one of them is narrower."""
+    from transformers.vision_utils import get_vision_window_index
+
+    model, given = make("qwen2_5_vl", "sdpa")
+    with watch(model) as seen:
+        model(**given)
+    windows, whole = ([one for one in seen if f"blocks.{layer}." in one.name] for layer in (0, 1))
+    assert [one.tokens.grid for one in windows] == [(4, 6), (4, 6), (2, 4)]
+    assert [one.tokens.length for one in windows] == [16, 8, 8]
+    assert [one.tokens.grid for one in whole] == [(4, 6), (2, 4)]
+    # Numbers of the patches, in the order in which the model is given them: squares of two by two, row by row.
+    squares = Tokens((Span("patch", 0, 24, (4, 6), 2),)).spans[0].order()
+    index, ends = get_vision_window_index(given["image_grid_thw"][:1], 2, 16, 4)
+    expected = squares.reshape(6, 4)[index].flatten()
+    assert whole[0].tokens.spans[0].order().tolist() == expected.tolist()
+    assert windows[1].tokens.spans[0].order().tolist() == expected[ends[1] : ends[2]].tolist()
+    drawn = windows[1].pictures(torch.ones(1, 8))[0]
+    assert (drawn[:, 4:] == 1).all()
+    assert (drawn[:, :4] == 0).all()
+    left = torch.zeros(1, 4, 6)
+    left[..., :5] = 1
+    assert windows[1].tokens.shares(left).tolist() == [[1.0, 0.0] * 4]
 
 
 def test_windows_are_where_the_picture_is():

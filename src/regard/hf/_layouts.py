@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from regard import _check
+from regard.hf._layout import Layout
+from regard.hf._merged_layouts import MergedPatchLayout, MergedWindowLayout
 from regard.hf._tokens import Span, Tokens, Windows
 
 #: What the caller may say about tokens: of all attentions, or by the beginning of their names; or how to make them.
@@ -39,18 +40,6 @@ PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
 
 #: Towers whose patches lie in squares that are merged later.
 MERGING = ("qwen2_vl_vision", "qwen3_vl_vision")
-
-
-class Layout(ABC):
-    """The tokens of one attention: `prepare` adds hooks that follow the input, `tokens` answers while it is called."""
-
-    @abstractmethod
-    def prepare(self) -> list[Any]:
-        """Add hooks; their handles."""
-
-    @abstractmethod
-    def tokens(self, batch: int, queries: int, keys: int) -> tuple[Tokens, ...]:
-        """The tokens of the keys: one for all of the batch, or one for each of its samples."""
 
 
 class SaidLayout(Layout):
@@ -119,27 +108,6 @@ class SwinLayout(Layout):
         """The cells of a window."""
         side, shift = int(self.layer.window_size), int(self.layer.shift_size)  # type: ignore[arg-type]
         return (Tokens((Span("patch", 0, keys),), Windows(self.grid, side, shift)),)
-
-
-class MergedPatchLayout(Layout):
-    """The vision tower of Qwen2-VL and Qwen3-VL: one call for each frame, patches in squares that are merged later."""
-
-    def __init__(self, tower: nn.Module, side: int) -> None:
-        """Follow the tower; `side` is that of the squares."""
-        self.tower, self.side = tower, side
-        self.grids: Iterator[tuple[int, int]] = iter(())
-
-    def prepare(self) -> list[Any]:
-        """Look at the input of the tower."""
-        return [self.tower.register_forward_pre_hook(self._note, with_kwargs=True)]
-
-    def _note(self, _: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        frames = keywords["grid_thw"] if "grid_thw" in keywords else given[1]
-        self.grids = iter([(int(h), int(w)) for t, h, w in frames.tolist() for _ in range(int(t))])
-
-    def tokens(self, batch: int, queries: int, keys: int) -> tuple[Tokens, ...]:
-        """The patches of the next frame."""
-        return (Tokens((Span("patch", 0, keys, next(self.grids), self.side),)),)
 
 
 class TextLayout(Layout):
@@ -246,6 +214,8 @@ class Layouts:
             return SwinLayout(self.modules[name.rpartition(".")[0]])
         if kind in MERGING:
             return MergedPatchLayout(tower, int(config.spatial_merge_size))
+        if kind == "qwen2_5_vl_vision":
+            return MergedWindowLayout(tower, self.modules[name], config)
         modalities = tower.input_modalities
         if modalities == "text" or tuple(modalities) == ("text",):  # type: ignore[arg-type]
             return self._text(name)
@@ -272,7 +242,7 @@ class Layouts:
             yield self.modules[name]
 
     def _unknown(self, name: str, kind: str) -> Layout:
-        known = ", ".join(sorted((*PREFIXES, "swin", "qwen2_vl", "qwen3_vl")))
+        known = ", ".join(sorted((*PREFIXES, "swin", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")))
         first = name.split(".")[0]
         _check.complain(
             "model",

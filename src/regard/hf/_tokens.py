@@ -17,6 +17,8 @@ class Span(NamedTuple):
 
     `grid`: (height, width) of patches, in the order of reading; None for what has no place in a picture.
     `merge`: side of the squares of patches that lie together in the sequence; 1 for the order of reading.
+    `cells`: the cell of each token, counted in the order of reading, where tokens have another order or are only a part
+    of the picture, such as a window; default None.
 
     >>> Span("patch", 1, 7, (2, 3)).stop
     7
@@ -27,6 +29,20 @@ class Span(NamedTuple):
     stop: int
     grid: tuple[int, int] | None = None
     merge: int = 1
+    cells: tuple[int, ...] | None = None
+
+    def order(self) -> Tensor:
+        """The cell of each token, counted in the order of reading.
+
+        >>> Span("patch", 0, 8, (2, 4), merge=2).order()
+        tensor([0, 1, 4, 5, 2, 3, 6, 7])
+        """
+        if self.cells is not None:
+            return torch.tensor(self.cells)
+        height, width = self.grid or (1, self.stop - self.start)
+        side = self.merge
+        numbers = torch.arange(height * width).reshape(height // side, side, width // side, side)
+        return numbers.transpose(1, 2).flatten()
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,8 @@ class Tokens:
         expected = 0
         for span in self.spans:
             cells = None if span.grid is None else span.grid[0] * span.grid[1]
+            if cells is not None and span.cells is not None and len({*span.cells} & {*range(cells)}) == len(span.cells):
+                cells = len(span.cells)
             if span.start != expected or span.stop < span.start or cells not in (None, span.stop - span.start):
                 what = f"a span that starts at {expected} and has as many tokens as its grid has cells"
                 _check.complain("spans", repr(span), what, "Tokens.picture and Tokens.text make the usual ones.")
@@ -104,7 +122,7 @@ class Tokens:
         `prefix`: the kinds of the tokens before the patches, or their number; default 0.
 
         >>> Tokens.picture((14, 14), prefix=1).spans[1]
-        Span(kind='patch', start=1, stop=197, grid=(14, 14), merge=1)
+        Span(kind='patch', start=1, stop=197, grid=(14, 14), merge=1, cells=None)
         """
         height, width = (_check.count("grid", side) for side in grid)
         kinds = ("prefix",) * prefix if isinstance(prefix, int) else tuple(prefix)
@@ -147,7 +165,7 @@ class Tokens:
         return [place for span in self.spans if span.kind == kind for place in range(span.start, span.stop)]
 
     def pictures(self, x: Tensor, number: int = 0) -> Tensor:
-        """Values of tokens (..., L) on the grid of their picture, (..., h, w), other tokens dropped.
+        """Values of tokens (..., L) on the grid of their picture, (..., h, w), other tokens dropped, zero outside.
 
         Windows of a picture come together again: (B windows, ..., side^2) becomes (B, ..., h, w). `number`: which
         picture, where a sequence has several; default the first.
@@ -160,9 +178,9 @@ class Tokens:
             got = f"{number} of {len(pictures)} pictures in these tokens"
             _check.complain("number", got, "a picture that is there", "Only layers that see patches have pictures.")
         span, (height, width) = pictures[number]
-        side = span.merge
-        squares: Tensor = x[..., span.start : span.stop].unflatten(-1, (height // side, width // side, side, side))
-        return squares.transpose(-3, -2).flatten(-4, -3).flatten(-2, -1)
+        cells = x.new_zeros(*x.shape[:-1], height * width)
+        cells[..., span.order().to(x.device)] = x[..., span.start : span.stop]
+        return cells.unflatten(-1, (height, width))
 
     def shares(self, regions: Tensor) -> Tensor:
         """The share of each token in regions (M, H, W) of the picture: (M, L), or (windows, M, L) for windows.
@@ -175,11 +193,9 @@ class Tokens:
         cells: Tensor = torch.nn.functional.adaptive_avg_pool2d(regions.float()[None], self.grid)[0]
         if self.windows is not None:
             return self.windows.cut(cells)
-        span, (height, width) = self._with_grids()[0]
-        side = span.merge
-        cells = cells.unflatten(-1, (width // side, side)).unflatten(-3, (height // side, side)).transpose(-3, -2)
+        span, _ = self._with_grids()[0]
         shares = cells.new_zeros(len(cells), self.length)
-        shares[:, span.start : span.stop] = cells.flatten(1)
+        shares[:, span.start : span.stop] = cells.flatten(1)[:, span.order()]
         return shares
 
     def _with_grids(self) -> list[tuple[Span, tuple[int, int]]]:
