@@ -123,6 +123,9 @@ CASES = {
         lambda q, k, v: regard.LazyWeights(q, k).times(v), (normal(5, 4), normal(6, 4), normal(6, 2))
     ),
     "sparse_weights": Case(regard.sparse_weights, (normal(5, 4), normal(6, 4))),
+    "flow": Case(
+        lambda x, p: regard.flow([regard.LazyWeights(x, x), p], [0], [1]).high, (normal(2, 5, 4), weights(2, 5, 5))
+    ),
     "rollout": Case(
         lambda x, p: regard.rollout([regard.LazyWeights(x, x), p], [0]), (normal(2, 5, 4), weights(2, 5, 5))
     ),
@@ -242,10 +245,10 @@ CASES = {
     "nn.NonLocal3d": module(nn.NonLocal3d(8, "concatenation"), normal(2, 8, 3, 4, 2)),
 }
 NOT_HERE = {
-    "Affinity", "AttentionSummary", "Factored", "Map", "Plan", "Transport", "checks", "continuous", "explain_attend",
-    "native_kernels", "nn", "wasserstein", "continuous.Attended", "continuous.Basis", "continuous.Density",
-    "continuous.Diagnosis", "continuous.Ellipse", "continuous.Fit", "continuous.escort", "continuous.FitMixture",
-    "continuous.Interval", "continuous.MatchMoments", "continuous.SelectMixture", "continuous.Setting",
+    "Affinity", "AttentionSummary", "Factored", "FlowBounds", "Map", "Plan", "Transport", "checks", "continuous",
+    "explain_attend", "native_kernels", "nn", "wasserstein", "continuous.Attended", "continuous.Basis",
+    "continuous.Density", "continuous.Diagnosis", "continuous.Ellipse", "continuous.Fit", "continuous.escort",
+    "continuous.FitMixture", "continuous.Interval", "continuous.MatchMoments", "continuous.SelectMixture", "continuous.Setting",
     "continuous.grid", "continuous.line", "continuous.thesis", "nn.Learned", "nn.Pooled", "nn.insert_nonlocal",
 }  # fmt: skip
 """Public names that take no floats: abstract classes, results, values without tensors, sizes."""

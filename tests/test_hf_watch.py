@@ -472,6 +472,8 @@ def test_rollout_of_a_model():
         model(**given)
     expected = obvious.rollout(list(eager(**given, output_attentions=True).attentions))[:, :1]
     torch.testing.assert_close(seen.rollout([0]), expected, rtol=0, atol=1e-5)
+    whole = [p[1] for p in eager(**given, output_attentions=True).attentions]
+    assert float(seen.flow([0], [3]).high[1]) == pytest.approx(obvious.flow(whole, 0, 3), abs=1e-5)
     with watch(eager, keep=True) as seen:
         eager(**given)
     torch.testing.assert_close(seen.rollout([0]), expected, rtol=0, atol=1e-5)

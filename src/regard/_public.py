@@ -6,6 +6,7 @@ from regard.affinity import Additive, Affinity, Bilinear, Concatenation, Dot, Fa
 from regard.attention.algorithm import Plan
 from regard.attention.arguments import Map
 from regard.attention.attend import attend, explain_attend
+from regard.attention.flow import FlowBounds, flow
 from regard.attention.lazy import LazyWeights
 from regard.attention.rollout import rollout
 from regard.attention.sparse_weights import sparse_weights
@@ -45,6 +46,7 @@ __all__ = [
     "EntropicW2",
     "Euclidean",
     "Factored",
+    "FlowBounds",
     "Gate",
     "GaussianW2",
     "HistogramW1",
@@ -70,6 +72,7 @@ __all__ = [
     "entmax",
     "entmax_loss",
     "explain_attend",
+    "flow",
     "gate",
     "inverse",
     "mean",

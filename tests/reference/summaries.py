@@ -44,3 +44,36 @@ def rollout(layers: list[Tensor], residual: float = 0.5) -> Tensor:
     for p in layers:
         whole = (residual * torch.eye(p.shape[-1], dtype=p.dtype) + (1 - residual) * p.mean(-3)) @ whole
     return whole
+
+
+def flow(layers: list[Tensor], row: int, sink: int, residual: float = 0.5) -> float:
+    """The maximum flow from an output token to an input token, by augmenting the shortest path until there is none.
+
+    `layers`: weights (H, L, L), from the first to the last.
+    """
+    room: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
+    for above, p in enumerate(layers, 1):
+        capacity = residual * torch.eye(p.shape[-1], dtype=p.dtype) + (1 - residual) * p.mean(0)
+        for i, weights in enumerate(capacity.tolist()):
+            for j, weight in enumerate(weights):
+                room.setdefault((above, i), {})[above - 1, j] = weight
+                room.setdefault((above - 1, j), {})[above, i] = 0.0
+    source, target, carried = (len(layers), row), (0, sink), 0.0
+    while True:
+        before, queue = {source: source}, [source]
+        for node in queue:
+            for other, left in room[node].items():
+                if left > 1e-12 and other not in before:
+                    before[other] = node
+                    queue.append(other)
+        if target not in before:
+            return carried
+        path = [target]
+        while path[-1] != source:
+            path.append(before[path[-1]])
+        edges = list(zip(path[1:], path, strict=False))
+        least = min(room[a][b] for a, b in edges)
+        for a, b in edges:
+            room[a][b] -= least
+            room[b][a] += least
+        carried += least

@@ -27,6 +27,30 @@ def rollout(layers: Sequence[LazyWeights | Tensor], rows: Sequence[int] | Tensor
     >>> rollout([LazyWeights(x, x), LazyWeights(x, x)], [0])
     tensor([[0.6250, 0.3750]])
     """
+    tokens = check_layers(layers, residual)
+    shares = chosen_rows(places_of(rows, tokens), layers[0])
+    shares = shares.expand(*torch.broadcast_shapes(*(layer.shape[:-3] for layer in layers)), *shares.shape)
+    for layer in reversed(layers):
+        shares = step_down(layer, shares, residual)
+    return shares
+
+
+def step_down(layer: LazyWeights | Tensor, shares: Tensor, residual: float) -> Tensor:
+    """Coefficients of the tokens above a layer, (..., R, L), as those of the tokens below it."""
+    by_head = shares.to(layer.dtype).unsqueeze(-3)
+    attended = (by_head @ layer if isinstance(layer, Tensor) else layer.transposed_times(by_head)).mean(-3)
+    return residual * shares + (1 - residual) * attended
+
+
+def chosen_rows(places: Tensor, layer: LazyWeights | Tensor) -> Tensor:
+    """Rows of the identity: (R, L), for R tokens of a layer."""
+    rows = torch.zeros(len(places), layer.shape[-1], dtype=layer.dtype, device=layer.device)
+    rows[torch.arange(len(places)), places.to(layer.device)] = 1.0
+    return rows
+
+
+def check_layers(layers: Sequence[LazyWeights | Tensor], residual: float) -> int:
+    """The number of tokens; an error if the layers do not have as many queries as keys, all the same number."""
     _check.share("residual", residual)
     if not layers:
         _check.complain("layers", "none", "at least one", "Keep them: regard.hf.watch(model, keep=True).")
@@ -38,13 +62,4 @@ def rollout(layers: Sequence[LazyWeights | Tensor], rows: Sequence[int] | Tensor
             _check.complain(f"layers[{i}]", f"weights {tuple(layer.shape)}", expected, remedy)
         if isinstance(layer, Tensor):
             _check.nonnegative(f"layers[{i}]", layer)
-    places = places_of(rows, tokens).to(layers[0].device)
-    chosen = torch.zeros(len(places), tokens, dtype=layers[0].dtype, device=layers[0].device)
-    chosen[torch.arange(len(places)), places] = 1.0
-    batch = torch.broadcast_shapes(*(layer.shape[:-3] for layer in layers))
-    shares = chosen.expand(*batch, *chosen.shape)
-    for layer in reversed(layers):
-        by_head = shares.to(layer.dtype).unsqueeze(-3)
-        attended = (by_head @ layer if isinstance(layer, Tensor) else layer.transposed_times(by_head)).mean(-3)
-        shares = residual * shares + (1 - residual) * attended
-    return shares
+    return tokens

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard import _check
 from regard._repr import shown
+from regard.attention.flow import FlowBounds, flow
 from regard.attention.lazy import LazyWeights
 from regard.attention.rollout import rollout
 from regard.attention.summaries import AttentionSummary
@@ -95,11 +96,18 @@ class Recording(list[Seen]):
 
         The model was watched with `keep=True`, and ran once.
         """
+        with torch.no_grad():
+            return rollout(self._kept(), rows, residual=residual)
+
+    def flow(self, rows: Sequence[int] | Tensor, sinks: Sequence[int] | Tensor, *, residual: float = 0.5) -> FlowBounds:
+        """Bounds of the flow from output tokens to input tokens, (B, R, K), as `regard.flow`; see `rollout`."""
+        return flow(self._kept(), rows, sinks, residual=residual)
+
+    def _kept(self) -> list[Any]:
         kept: list[Any] = [seen.weights for seen in self]
         if not kept or any(weights is None for weights in kept):
             _check.complain("watch", "nothing kept", "queries and keys of every layer", "watch(model, keep=True).")
-        with torch.no_grad():
-            return rollout(kept, rows, residual=residual)
+        return kept
 
     def table(self, sample: int = 0) -> list[dict[str, Any]]:
         """One row for each call and head, with means over the queries of one sample: what JSON and CSV have.
