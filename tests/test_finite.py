@@ -248,8 +248,9 @@ NOT_HERE = {
     "Affinity", "AttentionSummary", "Factored", "FlowBounds", "Map", "Plan", "Transport", "checks", "continuous",
     "explain_attend", "native_kernels", "nn", "wasserstein", "continuous.Attended", "continuous.Basis",
     "continuous.Density", "continuous.Diagnosis", "continuous.Ellipse", "continuous.Fit", "continuous.escort",
-    "continuous.FitMixture", "continuous.Interval", "continuous.MatchMoments", "continuous.SelectMixture", "continuous.Setting",
-    "continuous.grid", "continuous.line", "continuous.thesis", "nn.Learned", "nn.Pooled", "nn.insert_nonlocal",
+    "continuous.FitMixture", "continuous.Interval", "continuous.MatchMoments", "continuous.SelectMixture",
+    "continuous.Setting", "continuous.grid", "continuous.line", "continuous.thesis", "nn.Learned", "nn.Pooled",
+    "nn.insert_nonlocal",
 }  # fmt: skip
 """Public names that take no floats: abstract classes, results, values without tensors, sizes."""
 

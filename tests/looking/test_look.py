@@ -57,6 +57,28 @@ def test_with_a_model(folder, tmp_path):
         assert picture.width > picture.height / 3
 
 
+def test_several_pictures_have_one_table(folder, tmp_path):
+    other = tmp_path / "other.png"
+    Image.new("RGB", (40, 30), (200, 10, 10)).save(other)
+    result = run("look", folder, CAT, other, "--out", tmp_path / "look.png")
+    assert result.exit_code == 0, result.output
+    written = json.loads((tmp_path / "look.json").read_text())
+    assert [row["picture"] for row in written["rows"]] == [str(CAT)] * 8 + [str(other)] * 8
+    assert written["rows"][0]["entropy"] != written["rows"][8]["entropy"]
+    assert set(written["answers"]) == {str(CAT), str(other)}
+    assert (tmp_path / "look-cat.png").exists()
+    assert (tmp_path / "look-other.png").exists()
+    assert not (tmp_path / "look.png").exists()
+    result = run("look", CAT, other, "--out", tmp_path / "patches.png")
+    assert result.exit_code == 0, result.output
+    assert len(json.loads((tmp_path / "patches.json").read_text())["rows"]) == 6
+    again = tmp_path / "cat.png"
+    Image.new("RGB", (40, 30)).save(again)
+    result = run("look", CAT, again, "--out", tmp_path / "same.png")
+    assert isinstance(result.exception, Problem)
+    assert "two pictures have the same name" in str(result.exception)
+
+
 def test_panels_are_those_of_the_class_token(folder):
     model, picture = VisionModel.load(str(folder)), read(CAT)
     looked = look(model, picture)
@@ -111,7 +133,7 @@ def test_without_a_model(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a", "b", "c"], "3 arguments"),
+        (["a", "b", "c", "--masks", "d"], "--masks with 2 pictures; expected one folder"),
         ([CAT, "--map", "sparsemax"], "--map needs a model"),
         (["no/such-model", CAT], "not in the local cache of Hugging Face.*--download"),
         (["missing.jpg"], "missing.jpg is not a file"),

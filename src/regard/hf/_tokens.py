@@ -180,7 +180,7 @@ class Tokens:
         span, (height, width) = pictures[number]
         cells = x.new_zeros(*x.shape[:-1], height * width)
         cells[..., span.order().to(x.device)] = x[..., span.start : span.stop]
-        return cells.unflatten(-1, (height, width))
+        return cells.reshape(*x.shape[:-1], height, width)
 
     def shares(self, regions: Tensor) -> Tensor:
         """The share of each token in regions (M, H, W) of the picture: (M, L), or (windows, M, L) for windows.

@@ -1,6 +1,6 @@
 """Where a model looks: what `regard look` draws, writes and scores."""
 
-from regard.looking.look import Look, look, look_at_patches, with_ending
+from regard.looking.look import Look, look, look_at_patches, with_ending, write_looks
 from regard.looking.maps_side_by_side import MeasuredWeights, maps_of, measure_weights, region_on_grid
 from regard.looking.model import VisionModel
 from regard.looking.regions import PictureWithRegion, read_pairs
@@ -25,5 +25,6 @@ __all__ = [
     "region_on_grid",
     "score",
     "with_ending",
+    "write_looks",
     "write_scores",
 ]

@@ -50,17 +50,11 @@ class Look:
     def write(self, out: Path | str) -> list[Path]:
         """Write the picture to `out`, such as look.png, and the table beside it as JSON and CSV; the paths."""
         out = with_ending(out)
-        self._draw(out)
-        beside_json, beside_csv = out.with_suffix(".json"), out.with_suffix(".csv")
-        with replacing(beside_json) as path:
-            path.write_text(json.dumps({"rows": self.table, "answers": self.answers}, indent=1) + "\n")
-        with replacing(beside_csv) as path, path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(self.table[0]))
-            writer.writeheader()
-            writer.writerows(self.table)
-        return [out, beside_json, beside_csv]
+        self.draw(out)
+        return [out, *_write_table(out, self.table, self.answers)]
 
-    def _draw(self, out: Path) -> None:
+    def draw(self, out: Path) -> None:
+        """Draw all panels on one scale."""
         from matplotlib.figure import Figure
 
         from regard.show import grid
@@ -82,6 +76,33 @@ class Look:
         colour_bar(figure, scale(brightest), label, ax=axes, shrink=min(1.0, 3 / len(self.panels)))
         with replacing(out) as path:
             figure.savefig(path, dpi=100, format=out.suffix[1:])
+
+
+def write_looks(looks: dict[str, Look], out: Path | str) -> list[Path]:
+    """Write what was looked at in several pictures; the paths.
+
+    `looks`: by the name of the picture.
+    `out`: look.png becomes look-NAME.png for each picture, and one table of all, look.json and look.csv.
+    """
+    out = with_ending(out)
+    drawn = [out.with_stem(f"{out.stem}-{Path(name).stem}") for name in looks]
+    if len(set(drawn)) < len(drawn):
+        raise Problem("two pictures have the same name, whatever their endings: look at them one by one.")
+    for path, one in zip(drawn, looks.values(), strict=True):
+        one.draw(path)
+    table = [{"picture": name, **row} for name, one in looks.items() for row in one.table]
+    return [*drawn, *_write_table(out, table, {name: one.answers for name, one in looks.items()})]
+
+
+def _write_table(out: Path, table: list[dict[str, Any]], answers: dict[str, Any]) -> list[Path]:
+    beside_json, beside_csv = out.with_suffix(".json"), out.with_suffix(".csv")
+    with replacing(beside_json) as path:
+        path.write_text(json.dumps({"rows": table, "answers": answers}, indent=1) + "\n")
+    with replacing(beside_csv) as path, path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    return [beside_json, beside_csv]
 
 
 def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Look:
