@@ -64,10 +64,22 @@ def _entmax_backward(T: str) -> Signature:
 
 def _regions(T: str) -> Signature:
     cell = "rows", "n"
-    inputs = _reads("s", T, *cell), _reads("gamma", T, "rows"), _reads("mask", "uint8_t", *cell)
-    outputs = _writes("label", "int64_t", *cell), _writes("pull", T, *cell), _writes("error", "double", "rows")
+    inputs = _reads("s", T, *cell), _reads("gamma", T, "rows"), _reads("mask", "uint8_t", "masked", *cell)
+    outputs = (
+        _writes("label", "int32_t", *cell),
+        _writes("pull", T, *cell),
+        _writes("smooth", T, *cell),
+        _writes("middle", T, "rows"),
+        _writes("error", "double", "rows"),
+    )
     rules = *_sizes("most", "every"), *_numbers("step", "tolerance")
-    return Signature((*inputs, *outputs, *_sizes("rows", "n", "w"), *rules, THREADS))
+    return Signature((*inputs, *outputs, *_sizes("rows", "n", "w", "masked"), *rules, THREADS))
+
+
+def _region_means(T: str) -> Signature:
+    cell = "rows", "n"
+    tensors = _reads("x", T, *cell), _reads("label", "int32_t", *cell), _writes("out", T, *cell)
+    return Signature((*tensors, *_sizes(*cell), THREADS))
 
 
 def _scale(T: str) -> Signature:
@@ -166,6 +178,7 @@ SIGNATURES: dict[str, Signature] = {
     **{f"regard_entmax_{name}": _entmax(T) for name, T in (("f32", "float"), ("f64", "double"))},
     **{f"regard_entmax_backward_{name}": _entmax_backward(T) for name, T in (("f32", "float"), ("f64", "double"))},
     **{f"regard_regions_{name}": _regions(T) for name, T in (("f32", "float"), ("f64", "double"))},
+    **{f"regard_region_means_{name}": _region_means(T) for name, T in (("f32", "float"), ("f64", "double"))},
     **{f"regard_scale_{name}": _scale(T) for name, T in (("f32", "float"), ("f64", "double"))},
     "regard_attend_forward": _attend_forward(),
     "regard_attend_backward": _attend_backward(),

@@ -11,7 +11,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import regard
 from regard import native
-from regard.maps.tvmax import solver, tvmax
+from regard.maps.tvmax import smoothing, solver, tvmax
+from regard.maps.tvmax.kernel import regions_by_kernel
 from regard.maps.tvmax.operator import tv_regions
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
@@ -25,6 +26,50 @@ def test_regions_and_pull_are_those_of_the_plain_path(dtype, plain):
     expected_labels, expected_pull = plain(tv_regions, s, gamma, mask, 9)
     assert torch.equal(labels, expected_labels)
     torch.testing.assert_close(pull, expected_pull)
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("rows", [1, 15, 17, 40])
+def test_grids_in_lanes_are_solved_as_they_are_alone(rows, gamma, plain):
+    """A register holds some grids, masked or not, and what is left over; each has its own scale and gamma."""
+    s = torch.randn(rows, 48) * torch.logspace(-2, 4, rows)[:, None]
+    s[::3, ::5] = -math.inf
+    each = gamma * torch.logspace(-2, 4, rows)[:, None]
+    found = regions_by_kernel(s, each, None, 8)
+    labels, pull = plain(tv_regions, s.nan_to_num(neginf=0.0), each, s != -math.inf, 8)
+    assert torch.equal(found.labels.long(), labels)
+    torch.testing.assert_close(found.pull, pull)
+    assert torch.equal(found.smooth == -math.inf, s == -math.inf)
+    for i in (0, rows - 1):
+        alone = regions_by_kernel(s[i : i + 1], each[i : i + 1], None, 8)
+        torch.testing.assert_close(alone.smooth[0], found.smooth[i])
+
+
+def test_a_few_sweeps_certify_where_the_regions_are_found(monkeypatch):
+    """The duals of a region are completed along a tree, so that it needs no convergence: 10 sweeps and no more."""
+    monkeypatch.setattr(solver, "MOST_ITERATIONS", 10)
+    s = torch.randn(64, 14, 14, dtype=torch.float64)
+    s[32:] += torch.linspace(0, 30, 14, dtype=torch.float64)
+    p = tvmax(s, 0.05)  # would warn
+    monkeypatch.undo()
+    with native.switched_off():
+        torch.testing.assert_close(p, tvmax(s, 0.05), rtol=0, atol=1e-9)
+
+
+def test_means_over_regions_are_their_own_derivative():
+    labels = torch.tensor([[0, 0, 2, 0, 2], [0, 1, 2, 3, 4]], dtype=torch.int32)
+    x = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
+    means = smoothing._means(x, labels)
+    expected = torch.stack([x[0, [0, 1, 3]].mean(), x[0, [2, 4]].mean()])[torch.tensor([0, 0, 1, 0, 1])]
+    torch.testing.assert_close(means, torch.stack([expected, x[1]]))
+    assert gradcheck(lambda x: smoothing._means(x, labels), x)
+    assert gradgradcheck(lambda x: smoothing._means(x, labels), x)
+
+
+def test_means_of_many_gradients_at_once():
+    labels, several = torch.tensor([[0, 0, 2, 0, 2]], dtype=torch.int32), torch.randn(4, 1, 5)
+    found = torch.func.vmap(lambda x: smoothing._means(x, labels))(several)
+    torch.testing.assert_close(found, torch.stack([smoothing._means(x, labels) for x in several]))
 
 
 @pytest.mark.parametrize("gamma", [0.05, 0.25, 1.0])
@@ -87,7 +132,7 @@ def test_threads_change_nothing(threads):
 
 def test_a_grid_that_is_not_certified_is_named(monkeypatch):
     monkeypatch.setattr(solver, "MOST_ITERATIONS", 10)
-    s = torch.randn(9, 30, 30)
+    s = torch.randn(9, 30, 30).cumsum(-1)
     s[:4] = 1.0
     with pytest.warns(RuntimeWarning, match=r"5 grid\(s\) not certified after 10 iterations"):
         tvmax(s, 3.0)

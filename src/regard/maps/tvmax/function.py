@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard import _check
 from regard.maps.entmax import sparsemax
-from regard.maps.tvmax.operator import tv_regions
+from regard.maps.tvmax.smoothing import smoothed
 
 
 def tvmax(s: Tensor, gamma: float | Tensor, mask: Tensor | None = None, shape: tuple[int, int] | None = None) -> Tensor:
@@ -68,12 +68,11 @@ def tvmax_with_sink(s: Tensor, gamma: float | Tensor, mask: Tensor | None, shape
     if mask is not None:
         _check.boolean_mask(mask, s.shape)
         mask = mask.expand(s.shape)
-    smooth, taking_part, middle = _smoothed(
-        cells, _flat_gamma(gamma, cells, 1), None if mask is None else mask[..., 1:], width
-    )
+    smooth, middle = _smoothed(cells, _flat_gamma(gamma, cells, 1), None if mask is None else mask[..., 1:], width)
     sink = s[..., :1].to(smooth.dtype) - middle
-    alive = torch.ones_like(taking_part[..., :1]) if mask is None else mask[..., :1]
-    return sparsemax(torch.cat([sink, smooth], -1), mask=torch.cat([alive, taking_part], -1)).to(dtype)
+    if mask is not None:
+        sink = sink.masked_fill(~mask[..., :1], -torch.inf)
+    return sparsemax(torch.cat([sink, smooth], -1)).to(dtype)
 
 
 def _flat_gamma(gamma: float | Tensor, s: Tensor, grid_axes: int) -> float | Tensor:
@@ -93,33 +92,10 @@ def _flat_mask(mask: Tensor | None, s: Tensor) -> Tensor | None:
 
 def _rows(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> Tensor:
     """TVmax with the grid flattened in the last axis."""
-    smooth, taking_part, _ = _smoothed(s, gamma, mask, width)
-    return sparsemax(smooth, mask=taking_part).to(s.dtype)
+    return sparsemax(_smoothed(s, gamma, mask, width)[0]).to(s.dtype)
 
 
-def _smoothed(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Smoothed scores minus the middle of their range, where a cell takes part, and that middle (..., 1)."""
+def _smoothed(s: Tensor, gamma: float | Tensor, mask: Tensor | None, width: int) -> tuple[Tensor, Tensor]:
+    """`smoothed` of checked scores; half precision in single."""
     _check.axis("s", s, -1)
-    x = s.float() if s.dtype in (torch.float16, torch.bfloat16) else s
-    taking_part = x != -torch.inf
-    if mask is not None:
-        taking_part = taking_part & mask
-    scores = x.detach()
-    high = scores.masked_fill(~taking_part, -torch.inf)
-    _check.scores(high)
-    high = high.amax(-1, keepdim=True)
-    low = scores.masked_fill(~taking_part, torch.inf).amin(-1, keepdim=True)
-    # A constant added to all scores changes no weight; centred scores keep the means precise.
-    middle = torch.where(high >= low, high / 2 + low / 2, 0)
-    x = torch.where(taking_part, x - middle, 0)
-
-    gamma = torch.as_tensor(gamma, dtype=x.dtype, device=x.device)
-    one_per_grid = gamma.detach().expand(*x.shape[:-1], 1)
-    labels, pull = tv_regions(x.detach(), one_per_grid, taking_part, width)
-    return _region_mean(x, labels) + gamma * pull, taking_part, middle
-
-
-def _region_mean(x: Tensor, labels: Tensor) -> Tensor:
-    """The mean of x (..., n) over the cells that share a label: the Jacobian (2.5.8) of smoothing."""
-    size = torch.zeros_like(x).scatter_add(-1, labels, torch.ones_like(x)).gather(-1, labels)
-    return torch.zeros_like(x).scatter_add(-1, labels, x / size).gather(-1, labels)
+    return smoothed(s.float() if s.dtype in (torch.float16, torch.bfloat16) else s, gamma, mask, width)

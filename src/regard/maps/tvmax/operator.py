@@ -24,14 +24,13 @@ def tv_regions(s: Tensor, gamma: Tensor, mask: Tensor, width: int) -> tuple[Tens
     that is negative or not finite, gets the pull NaN.
     """
     n = s.shape[-1]
-    labels = torch.empty(s.shape, dtype=torch.long, device=s.device)
-    pull = torch.empty(s.shape, dtype=s.dtype, device=s.device)
-    rows = s.numel() // n
-    s, mask = s.reshape(rows, n).contiguous(), mask.reshape(rows, n).contiguous()
-    gamma = gamma.reshape(rows, 1)
+    rows, shape = s.numel() // n, s.shape
+    s, mask, gamma = s.reshape(rows, n).contiguous(), mask.reshape(rows, n).contiguous(), gamma.reshape(rows, 1)
     if native.usable(s, gamma):
-        regions_by_kernel(s, gamma.contiguous(), mask, width, labels, pull)
-        return labels, pull
+        found = regions_by_kernel(s, gamma.contiguous(), mask, width)
+        return found.labels.long().view(shape), found.pull.view(shape)
+    labels = torch.empty(shape, dtype=torch.long, device=s.device)
+    pull = torch.empty(shape, dtype=s.dtype, device=s.device)
     # On a CPU a chunk stays in the cache; elsewhere it only bounds the memory.
     chunk = max(1, (1 << 17 if s.device.type == "cpu" else 1 << 20) // n)
     for i in range(0, rows, chunk):
