@@ -1,6 +1,7 @@
 """The table of twins: operations that exist in several implementations, because one cannot serve everywhere.
 
-"plain" is torch on any device, and runs with the kernels switched off; "native" is the kernels for CPUs, "exported" a
+"plain" is torch on a CPU, and runs with the kernels switched off; "unread" is torch on any other device, where no loop
+looks whether it has converged; "native" is the kernels for CPUs, "exported" a
 graph without a branch on values that torch.export and ONNX take, "operator" what torch.compile sees, "transformed" what
 runs inside torch.func. A new implementation is a line here, and `test_twins.py` compares it with the plain one.
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from waits import as_on_a_device
 
 import regard
 from regard import native
@@ -78,13 +80,24 @@ def _hidden(s: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
 
 def _alpha(alpha: float | str, s: torch.Tensor) -> Any:
     """A number, or one for each row."""
-    if alpha != "per row":
+    if not isinstance(alpha, str):
         return alpha
-    return torch.linspace(1.05, 1.95, s.shape[:-1].numel(), dtype=s.dtype).view(*s.shape[:-1], 1)
+    ends = (1.05, 1.95) if alpha == "per row" else (0.5, 3.5)
+    return torch.linspace(*ends, s.shape[:-1].numel(), dtype=s.dtype).view(*s.shape[:-1], 1)
 
 
 def _entmax(s, mask, alpha):
     return regard.entmax(s, _alpha(alpha, s), mask=mask)
+
+
+def unread(form: Callable[..., Any]) -> Callable[..., Any]:
+    """As on a device without kernels: values are not read."""
+
+    def run(*tensors, **setting):
+        with regard.checks(False), native.switched_off(), as_on_a_device():
+            return form(*tensors, **setting)
+
+    return run
 
 
 def _entmax_operator(s, mask, alpha):
@@ -182,6 +195,7 @@ TWINS = {
     "entmax": Twins(
         forms={
             "plain": _entmax,
+            "unread": unread(_entmax),
             "native": _entmax,
             "operator": _entmax_operator,
             "exported": _entmax_exported,
@@ -195,13 +209,26 @@ TWINS = {
         gradient=True,
     ),
     "entmax, alpha below one": Twins(
-        forms={"plain": _entmax, "operator": _entmax_operator, "exported": _entmax_exported},
+        forms={
+            "plain": _entmax,
+            "unread": unread(_entmax),
+            "operator": _entmax_operator,
+            "exported": _entmax_exported,
+        },
         inputs=scores,
         shapes=[(6, n) for n in (1, 2, 17, 600)],
         settings=[{"alpha": alpha} for alpha in (0.05, 0.5, 0.999, 1.0001)],
         values=("unit", "wide", "equal", "geometric"),
         masks=(False, True),
         gradient=True,
+    ),
+    "entmax, alpha above two": Twins(
+        forms={"plain": _entmax, "unread": unread(_entmax)},
+        inputs=scores,
+        shapes=[(6, n) for n in (1, 2, 17, 600)],
+        settings=[{"alpha": alpha} for alpha in (2.1, 3.0, 10.0, "from 0.5 to 3.5")],
+        values=("unit", "wide", "far", "equal", "ties", "geometric"),
+        masks=(False, True),
     ),
     "gradient of entmax": Twins(
         forms={
@@ -253,7 +280,7 @@ TWINS = {
         close=(5e-5, 0.0),
     ),
     "attention with a sparse map": Twins(
-        forms={"plain": _attend, "native": _attend},
+        forms={"plain": _attend, "unread": unread(_attend), "native": _attend},
         inputs=_queries_keys_values,
         shapes=[(2, 600, 700, 8), (3, 1, 1, 1), (2, 3, 17, 33, 16), (2, 49, 49, 32), (512, 513, 3)],
         settings=[

@@ -1,6 +1,10 @@
 """Counts what waits for a device: reads of values, sizes that depend on values, copies to another device."""
 
+import contextlib
+
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard import _check
 
 READS = {
     "aten._local_scalar_dense",
@@ -34,3 +38,14 @@ class Waits(TorchDispatchMode):
         if name in READS or by_mask or moved:
             self.names.append(name)
         return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def as_on_a_device():
+    """Tensors on the CPU count as ones whose values cannot be read at once."""
+    before = _check.readable_at_once
+    _check.readable_at_once = lambda x: False
+    try:
+        yield
+    finally:
+        _check.readable_at_once = before

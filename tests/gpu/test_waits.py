@@ -6,18 +6,17 @@ import torch
 pytest.importorskip("triton", reason="needs Triton: pip install triton==3.7.1")
 
 from interpreter import interpreted
-from waits import Waits
+from waits import Waits, as_on_a_device
 
 import regard
-from regard import _check, native
+from regard import native
 from regard.vqa.mcan import MCAN
 from regard.vqa.settings import ModelSettings
 
 
-def waits_of(step, monkeypatch):
+def waits_of(step):
     """What a step waits for; the first one fills caches."""
-    monkeypatch.setattr(_check, "readable_at_once", lambda x: False)  # as on a device
-    with regard.checks(False), interpreted(), native.switched_off():
+    with regard.checks(False), as_on_a_device(), interpreted(), native.switched_off():
         step()
         with Waits() as waits:
             step()
@@ -32,20 +31,20 @@ def test_the_counter_sees_what_waits():
 
 
 @pytest.mark.parametrize("map", ["softmax", "sparsemax", "entmax", regard.Entmax(1.3)])
-def test_multihead_attention(map, monkeypatch):
+def test_multihead_attention(map):
     x, padding = torch.randn(2, 10, 16, requires_grad=True), torch.arange(10).expand(2, 10) > 7
     layer = regard.nn.MultiheadAttention(16, 2, batch_first=True, map=map)
 
     def step():
         layer(x, x, x, key_padding_mask=padding, need_weights=False)[0].sum().backward()
 
-    assert waits_of(step, monkeypatch) == []
+    assert waits_of(step) == []
 
 
 @pytest.mark.parametrize(
     "attention", ["discrete-softmax", "discrete-sparsemax", "continuous-softmax", "continuous-sparsemax"]
 )
-def test_a_step_of_answering(attention, monkeypatch):
+def test_a_step_of_answering(attention):
     settings = ModelSettings(width=16, heads=2, layers=1, words=8, attention=attention, map="entmax")
     model = MCAN(settings, vocabulary=12, answers=5, cells=(4, 4), features=6)
     features, words, target = torch.randn(2, 16, 6), torch.randint(1, 12, (2, 7)), torch.rand(2, 5)
@@ -53,10 +52,10 @@ def test_a_step_of_answering(attention, monkeypatch):
     def step():
         torch.nn.functional.binary_cross_entropy_with_logits(model(features, words).scores, target).backward()
 
-    assert waits_of(step, monkeypatch) == []
+    assert waits_of(step) == []
 
 
-def test_codes_of_swav_wait_once(monkeypatch):
+def test_codes_of_swav_wait_once():
     """Scaling asks once whether sums have underflowed, and goes to the log domain then."""
     scores = torch.randn(8, 4)
-    assert waits_of(lambda: regard.swav.codes(scores), monkeypatch) == ["aten._local_scalar_dense"]
+    assert waits_of(lambda: regard.swav.codes(scores)) == ["aten._local_scalar_dense"]

@@ -19,7 +19,7 @@ class Direct(Algorithm):
 
     def suits(self, call: Call) -> bool:
         """Where the scores are few, or needed all at once."""
-        return call.exporting or fits_in_one(call.numbers) or call.couples_rows
+        return call.exporting or fits_in_one(call, call.numbers) or call.couples_rows
 
     def cost(self, call: Call) -> Plan:
         """The memory of all scores."""

@@ -32,11 +32,11 @@ class Fused(Algorithm):
         # For the gradient of a bias the kernel forms all scores; for dropout it does so on a CPU.
         learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
         if learned or (call.dropout > 0 and call.q.is_cpu):
-            return fits_in_one(call.pairs)
+            return fits_in_one(call, call.pairs)
         if call.same_for_all_queries or (call.unmasked and call.diagonal == 0):
             return True
         masks = max(math.prod(x.shape[:-2]) if x is not None else 1 for x in (call.mask, call.bias))
-        return fits_in_one(masks * call.queries * call.keys)
+        return fits_in_one(call, masks * call.queries * call.keys)
 
     def cost(self, call: Call) -> Plan:
         """Linear memory."""

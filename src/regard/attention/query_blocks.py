@@ -5,25 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from regard.attention.call import Call
 from regard.attention.masks import with_causal
 
-BUDGET = 1 << 21  # numbers in a block of scores; a larger call is computed block by block
+BUDGET = 1 << 21  # numbers in a block of scores, for a CPU's cache; a larger call is computed block by block
+BLOCKS_OF_DEVICES = 16  # times that budget on other devices, which need large operations: 128 MB in float32
 
 #: Queries, keys, values, mask and bias.
 Block = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 
 
-def fits_in_one(numbers: int) -> bool:
+def budget(device: torch.device) -> int:
+    """Numbers in a block of scores. The meta device counts as a CPU, whose plans it tells.
+
+    >>> budget(torch.device("cpu")) < budget(torch.device("cuda"))
+    True
+    """
+    return BUDGET if device.type in ("cpu", "meta") else BLOCKS_OF_DEVICES * BUDGET
+
+
+def fits_in_one(call: Call, numbers: int) -> bool:
     """Whether `numbers` of scores fit in one block."""
-    return numbers <= BUDGET
+    return numbers <= budget(call.q.device)
 
 
 def rows_in_budget(call: Call, numbers: int) -> int:
     """Queries per block, where all of them together need `numbers`."""
-    return max(1, BUDGET * call.queries // max(1, numbers))
+    return max(1, budget(call.q.device) * call.queries // max(1, numbers))
 
 
 @dataclass(frozen=True)

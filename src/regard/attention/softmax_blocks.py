@@ -44,7 +44,7 @@ def softmax_blocks(call: Call) -> Iterator[SoftmaxBlock]:
     with without_autocast(call.q):
         first, second = (x.expand(*call.batch, *x.shape[-2:]) for x in affinity.factors(call.q, call.k))
     # Half of what `attend` takes: scores and weights.
-    rows = max(1, min(call.queries, query_blocks.BUDGET // 2 // call.keys))
+    rows = max(1, min(call.queries, query_blocks.budget(call.q.device) // 2 // call.keys))
     scores, weights = (first.new_empty(rows, call.keys) for _ in range(2))
     for part in itertools.product(*(range(n) for n in call.batch)):
         # Of a model they are often views with all heads between two rows, which every block would gather again.

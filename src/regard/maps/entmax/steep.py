@@ -17,30 +17,31 @@ import math
 import torch
 from torch import Tensor
 
-MOST_DESCENTS = 100  # Newton needs about 10; this only bounds the loop
-FARTHEST = -1e300  # stands for -inf, whose differences would be NaN
+from regard import _check
+from regard.maps.entmax.steps import newton_steps
 
 
 def steep_rows(x: Tensor, delta: Tensor) -> Tensor:
     """The weights of rows for alpha = 1 + delta above two.
 
-    `x`: float64 (rows, n): scores less the largest of their row; -inf where an entry is masked.
-    `delta`: float64 (rows or 1, 1), each above one.
+    `x`: scores (rows, n), of which differences alone matter; -inf where an entry is masked.
+    `delta`: (rows or 1, 1), in the same dtype, each at least one.
 
     A row of -inf gives zeros, a row with NaN gives NaN.
     """
     dead = x.isneginf()
-    x = x.masked_fill(dead, FARTHEST)
+    x = x.masked_fill(dead, torch.finfo(x.dtype).min)  # differences of -inf would be NaN
     last = _smallest_in_support(x, delta)
     roots = _root(x - last, delta)  # D
     inside = x >= last
     ties = (inside & (roots == 0)).sum(-1, keepdim=True)
     w = 1 / ties.clamp(min=1).to(x.dtype)
-    for _ in range(MOST_DESCENTS):
+    # The sum begins below n + 1, and its slope is between 1 and n: as for a threshold with alpha = 2.
+    for _ in range(newton_steps(x.shape[-1] + 1, 1.0, 4 * torch.finfo(x.dtype).eps) + 1):
         p = torch.where(inside, _norm(roots, w, delta), 0.0)
         slope = torch.where(inside, (w / p.clamp(min=torch.finfo(p.dtype).tiny)) ** (delta - 1), 0.0)
         lower = (w - (p.sum(-1, keepdim=True) - 1) / slope.sum(-1, keepdim=True).clamp(min=1)).clamp(min=0)
-        if not bool((lower < w).any()):
+        if _check.readable_at_once(x) and not bool((lower < w).any()):
             break
         w = torch.minimum(w, lower)
     p = torch.where(inside | x.isnan(), _norm(roots, w, delta), 0.0).masked_fill(dead, 0.0)
@@ -53,7 +54,7 @@ def _smallest_in_support(x: Tensor, delta: Tensor) -> Tensor:
     ordered = x.sort(-1, descending=True).values
     low = torch.zeros_like(x[:, :1], dtype=torch.long)  # in the support
     high = torch.full_like(low, x.shape[-1])  # not in it
-    while bool((high - low > 1).any()):
+    for _ in range((x.shape[-1] - 1).bit_length()):
         middle = (low + high) // 2
         sums = _root(x - ordered.gather(-1, middle), delta).sum(-1, keepdim=True)
         within = sums < 1

@@ -5,12 +5,14 @@ e_alpha(y) = [1 + delta y]_+^(1 / delta), delta = alpha - 1 (docs/math.md, 2.7 t
 (sum)^delta - 1, which is convex and decreasing for 1 < alpha <= 2 and concave and increasing for 0 < alpha < 1, climbs
 from any lower bound to the root and needs no bracket. The threshold of a subset of the row is such a lower bound:
 solving on the maxima of strided groups first leaves about two passes over the whole row.
+
+On a CPU a loop ends when it has converged. On other devices no value is read, because that would wait for the device:
+the number of steps is fixed (`steps.py`), and so is which solver a row goes to.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -18,14 +20,15 @@ from torch import Tensor
 from regard import _check, gpu, native
 from regard._torch import without_values
 from regard.gpu import rows as gpu_rows
+from regard.maps.entmax.formulas import ByEdge, ByLogarithm, Entmax15Formula, RowFormula, SparsemaxFormula
 from regard.maps.entmax.kernel import entmax_by_kernel, suits
 from regard.maps.entmax.steep import steep_rows
+from regard.maps.entmax.steps import newton_steps
 
 GROUP = 16  # entries that share one maximum in the first, small problem
 LONG = 512  # rows shorter than this are solved at once
-CHUNK = 1 << 20  # entries per chunk, which stay in the cache
+CHUNK = 1 << 20  # entries per chunk, which stay in a CPU's cache; other devices take all at once
 EDGE = 0.25  # alpha - 1 from which the edge of the support is solved for
-MOST_STEPS = 60  # Newton needs at most 11 in practice; this only bounds the loop
 
 
 def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
@@ -42,7 +45,7 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     shape = rows.shape
     rows = rows.reshape(-1, shape[-1])
     p = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    size = max(1, CHUNK // shape[-1])
+    size = max(1, CHUNK // shape[-1] if _check.readable_at_once(s) else len(rows))
     # Allocating memory costs more than arithmetic, so all chunks share one buffer.
     scratch = torch.empty_like(rows[:size], memory_format=torch.contiguous_format)
     if isinstance(alpha, Tensor):
@@ -59,41 +62,59 @@ def entmax_rows(s: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
 def _fill(p: Tensor, scratch: Tensor, s: Tensor, alpha: float | Tensor) -> None:
     """Write the weights of a chunk of rows into p; `scratch` is a buffer of its size."""
     if not isinstance(alpha, Tensor):
-        _solve(p, scratch, s, s.new_tensor([[alpha - 1]], dtype=torch.float64), alpha)
+        _solve(p, scratch, s, s.new_full((1, 1), alpha - 1, dtype=_exact(s)), alpha)
         return
     _check_alphas(alpha)
-    delta = not_zero(alpha.double() - 1, 1e-12 if s.dtype == torch.float32 else 1e-24)
+    delta = not_zero(alpha.to(_exact(s)) - 1, 1e-12 if s.dtype == torch.float32 else 1e-24)
     # Each solver is precise in its own range of alpha: a row goes to the one that its alpha belongs to.
-    solver = ((delta > EDGE).int() + (delta > 1).int()).squeeze(-1)
+    solver = (delta > EDGE).int() + (delta > 1).int()
+    if not _check.readable_at_once(s):
+        _solve(p, scratch, s, delta.clamp(max=EDGE), solver=0)
+        for number, within in ((1, delta.clamp(EDGE, 1)), (2, delta.clamp(min=1))):
+            part = torch.empty_like(p)
+            _solve(part, scratch, s, within, solver=number)
+            p.copy_(torch.where(solver == number, part, p))
+        return
     present = solver.unique().tolist()
     if len(present) == 1:
-        _solve(p, scratch, s, delta)
+        _solve(p, scratch, s, delta, solver=present[0])
         return
     for number in present:
-        rows = (solver == number).nonzero().squeeze(-1)
+        rows = (solver.squeeze(-1) == number).nonzero().squeeze(-1)
         part = torch.empty_like(s[rows])
-        _solve(part, scratch[: len(rows)], s[rows], delta[rows])
+        _solve(part, scratch[: len(rows)], s[rows], delta[rows], solver=number)
         p[rows] = part
 
 
-def _solve(p: Tensor, scratch: Tensor, s: Tensor, delta: Tensor, alpha: float | None = None) -> None:
+def _exact(s: Tensor) -> torch.dtype:
+    """The dtype of alpha - 1 and of the steep solver: float64 on a CPU, which some other devices do not have."""
+    return torch.float64 if _check.readable_at_once(s) else s.dtype
+
+
+def _solve(
+    p: Tensor, scratch: Tensor, s: Tensor, delta: Tensor, alpha: float | None = None, solver: int | None = None
+) -> None:
     """Write the weights of rows into p, whose deltas are all up to EDGE, all above it up to one, or all above one.
 
     `alpha`: the number where all rows have one.
+    `solver`: 0, 1 or 2 for these three where they have not.
     """
+    if solver is None:
+        assert alpha is not None
+        solver = int(alpha - 1 > EDGE) + int(alpha > 2)
+    if solver == 2:
+        p.copy_(steep_rows(s.to(delta.dtype), delta))
+        return
     heads, maxima = _group_maxima(s)
     maxima = maxima.masked_fill(maxima == -math.inf, 0.0)
-    if bool(delta.flatten()[0] > 1):
-        p.copy_(steep_rows(s.double() - maxima, delta))
-        return
-    kind: _Kind
+    kind: RowFormula
     rate = delta.to(s.dtype)
     if alpha == 2:
-        kind = _Sparsemax()
+        kind = SparsemaxFormula()
     elif alpha == 1.5:
-        kind = _Entmax15()
+        kind = Entmax15Formula()
     else:
-        kind = _Edge(rate) if bool(delta.flatten()[0] > EDGE) else _Entmax(rate)
+        kind = (ByLogarithm, ByEdge)[solver](rate, 1.0 if alpha is None else abs(alpha - 1))
     width = heads.shape[-1]
     shifted = _shifted(scratch[:, :width], heads, maxima, kind)
     # The mean of shifted scores: a sum of the scores themselves can exceed the largest number.
@@ -104,7 +125,7 @@ def _solve(p: Tensor, scratch: Tensor, s: Tensor, delta: Tensor, alpha: float | 
     _climb(p, shifted, lam, kind)
 
 
-def _shifted(x: Tensor, s: Tensor, maxima: Tensor, kind: _Kind) -> Tensor:
+def _shifted(x: Tensor, s: Tensor, maxima: Tensor, kind: RowFormula) -> Tensor:
     torch.sub(s, maxima, out=x)
     return x if kind.unit == 1 else x.mul_(kind.unit)
 
@@ -112,7 +133,7 @@ def _shifted(x: Tensor, s: Tensor, maxima: Tensor, kind: _Kind) -> Tensor:
 def _group_maxima(s: Tensor) -> tuple[Tensor, Tensor]:
     """Maxima of strided groups, and of rows. They include the row's maximum, so their threshold is at least -1."""
     n = s.shape[-1]
-    if n < LONG:
+    if n < LONG or not _check.readable_at_once(s):  # a fixed number of steps gains nothing from a better start
         return s, s.amax(-1, keepdim=True)
     width = n // GROUP
     heads = s[:, : GROUP * width].unflatten(-1, (GROUP, width)).amax(-2)
@@ -136,121 +157,21 @@ def _check_alphas(alpha: Tensor) -> None:
         )
 
 
-def _climb(p: Tensor, x: Tensor, lam: Tensor, kind: _Kind) -> Tensor:
+def _climb(p: Tensor, x: Tensor, lam: Tensor, kind: RowFormula) -> Tensor:
     """The threshold, by Newton's method from a lower bound `lam`; writes the weights to p, and overwrites x."""
     tolerance, tiny = 4 * torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
-    for _ in range(MOST_STEPS):
-        total = kind.weights(x, lam, p)
-        if not bool(((total - 1).abs_() > tolerance).logical_and_(total > 0).any()):
-            break
-        step = torch.where(total > 0, kind.step(x, lam, p, total), 0.0)
+    look = _check.readable_at_once(x)
+    for _ in range(newton_steps(x.shape[-1], kind.rate, tolerance)):
+        total, step = kind.step(x, lam, p)
+        step = step.nan_to_num_(0.0, 0.0, 0.0)  # of a row without entries; a row of NaN stays one
         higher = lam + step.clamp(min=0)
-        if not bool((higher > lam).any()):  # also for a row of NaN
-            # The last step is below the spacing of numbers near lam, but not of those near x - lam.
-            total = kind.weights(x.sub_(lam), step, p)
+        if look and not bool(((total - 1).abs_() > tolerance).logical_and_(higher > lam).any()):
             break
         lam = higher
     else:
-        total = kind.weights(x, lam, p)
+        _, step = kind.step(x, lam, p)
+        step = step.nan_to_num_(0.0, 0.0, 0.0)
+    # The last step is below the spacing of numbers near lam, but not of those near x - lam.
+    total = kind.weights(x.sub_(lam), step, p)
     p.div_(total.clamp_(min=tiny))
     return lam
-
-
-class _Kind(Protocol):
-    """The parts that differ between the maps: weights from x - lam, and the Newton step in lam."""
-
-    @property
-    def unit(self) -> float:
-        """The factor from s - max s to x, chosen so that lam needs none."""
-
-    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
-        """A lower bound of lam by Jensen's inequality, from the mean of x over n entries."""
-
-    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
-        """Write the weights of x - lam into p and return their sum."""
-
-    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        """How far lam moves; may overwrite p."""
-
-
-@final
-class _Sparsemax:
-    """p = [x - lam]_+; this is Michelot's algorithm."""
-
-    unit = 1.0
-
-    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
-        return torch.clamp(mean - 1 / n, min=-1)
-
-    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
-        return torch.sub(x, lam, out=p).clamp_(min=0).sum(-1, keepdim=True)
-
-    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        return (total - 1) / p.gt_(0).sum(-1, keepdim=True)
-
-
-@final
-class _Entmax15:
-    """p = [x - lam]_+^2."""
-
-    unit = 0.5
-
-    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
-        return torch.clamp(mean - n**-0.5, min=-1)
-
-    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
-        return torch.sub(x, lam, out=p).clamp_(min=0).square_().sum(-1, keepdim=True)
-
-    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        return (total - total.sqrt()) / torch.sub(x, lam, out=p).clamp_(min=0).sum(-1, keepdim=True)
-
-
-@final
-class _Entmax:
-    """Any alpha > 0 up to 1 + EDGE, with logarithms so that nothing is lost near one; at one itself this is softmax."""
-
-    unit = 1.0
-
-    def __init__(self, delta: Tensor) -> None:
-        self.delta = delta
-
-    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
-        return torch.clamp(mean - torch.expm1(-self.delta * math.log(n)) / self.delta, min=0)
-
-    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
-        torch.sub(x, lam, out=p).mul_(self.delta).clamp_(min=-1)
-        return p.log1p_().div_(self.delta).exp_().sum(-1, keepdim=True)
-
-    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        base = (x - lam).mul_(self.delta).add_(1).clamp_(min=torch.finfo(x.dtype).tiny)
-        return _norm_step(total, p.div_(base).sum(-1, keepdim=True), self.delta)
-
-
-@final
-class _Edge:
-    """Alpha from 1 + EDGE to 2: p = [delta (x - lam)]_+^(1 / delta), where lam is the edge of the support.
-
-    Differences of neighbours of the edge are exact, which those of 1 + delta (x - lam) in `_Entmax` are not: of many
-    small weights each would be off by the spacing of numbers near one.
-    """
-
-    unit = 1.0
-
-    def __init__(self, delta: Tensor) -> None:
-        self.delta = delta
-
-    def lower_bound(self, mean: Tensor, n: int) -> Tensor:
-        return torch.maximum(mean - torch.exp(-self.delta * math.log(n)) / self.delta, -1 / self.delta)
-
-    def weights(self, x: Tensor, lam: Tensor, p: Tensor) -> Tensor:
-        torch.sub(x, lam, out=p).clamp_(min=0).mul_(self.delta)
-        return p.log_().div_(self.delta).exp_().sum(-1, keepdim=True)
-
-    def step(self, x: Tensor, lam: Tensor, p: Tensor, total: Tensor) -> Tensor:
-        base = (x - lam).mul_(self.delta).clamp_(min=torch.finfo(x.dtype).tiny)
-        return _norm_step(total, p.div_(base).sum(-1, keepdim=True), self.delta)
-
-
-def _norm_step(total: Tensor, slope: Tensor, delta: Tensor) -> Tensor:
-    """Newton's step on (sum)^delta - 1, from the sum of the weights and that of their slopes."""
-    return -total * torch.expm1(-delta * total.log()) / delta / slope
