@@ -7,7 +7,8 @@ from pathlib import Path
 
 # The last seven are run as `python -m benchmarks.NAME`: they need another library, an argument, or half an hour.
 RUN_ALONE = {"swav_peer", "swav_cifar", "swav_pays", "swav_scenes", "swav_table", "classify", "trust"}
-HELPERS = {"__main__", "harness", *RUN_ALONE}
+ON_DEVICES = {"gpu", "roofline", "budget"}  # regard bench --device; arithmetic
+HELPERS = {"__main__", "harness", *RUN_ALONE, *ON_DEVICES}
 names = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in HELPERS)
 names.sort(key="page".__eq__)  # last: it reads the results of the others
 unknown = set(sys.argv[1:]) - set(names)

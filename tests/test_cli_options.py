@@ -25,7 +25,7 @@ def words(text):
 
 
 RUNNING = words(
-    """accelerator checkpoint-every devices fresh log log-every no-progress num-nodes precision progress resume strategy
+    """checkpoint-every device devices fresh log log-every no-progress num-nodes precision progress resume strategy
     workers"""
 )
 LOOKING = words("basis em-iterations map no-padding padding price ridge-penalty")
@@ -67,7 +67,7 @@ FLAGS = {
             "picture",
         ),
         *("pool", "seed", "size", "test", "weight-decay"),
-        *("accelerator", "checkpoint-every", "fresh", "log", "log-every", "no-progress", "precision", "progress"),
+        *("checkpoint-every", "device", "fresh", "log", "log-every", "no-progress", "precision", "progress"),
         "resume",
     ],
     "train": [
@@ -89,10 +89,10 @@ FLAGS = {
             "unseen",
             "workers",
         ),
-        *("accelerator", "checkpoint-every", "fresh", "log-every", "precision", "resume"),
+        *("checkpoint-every", "device", "fresh", "log-every", "precision", "resume"),
         *(*LOOKING, *MODEL, *TRAINING),
     ],
-    "evaluate": ["attention", "faithfulness", "hide", "out", "pictures", "regions", "test", *LOOKING],
+    "evaluate": ["attention", "device", "faithfulness", "hide", "out", "pictures", "regions", "test", *LOOKING],
 }
 
 

@@ -170,7 +170,7 @@ def worker(rank, processes, folder, kind):
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store-{kind}", rank=rank, world_size=processes)
-    options = {"devices": processes, "strategy": "ddp", "accelerator": "cpu", "log_every": 1, "queue": 0}
+    options = {"devices": processes, "strategy": "ddp", "device": "cpu", "log_every": 1, "queue": 0}
     go(folder / f"two-{kind}", steps=8, codes=kind, **options, **MOMENTUM)
     dist.barrier()  # none leaves while another still hears from it
     dist.destroy_process_group()

@@ -29,7 +29,7 @@ def worker(rank, processes, folder, steps):
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)  # so Lightning knows that it was started several times
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
-    go(folder / "two", steps=steps, devices=processes, strategy="ddp", accelerator="cpu", log_every=1, **MOMENTUM)
+    go(folder / "two", steps=steps, devices=processes, strategy="ddp", device="cpu", log_every=1, **MOMENTUM)
     dist.barrier()  # none leaves while another still hears from it
     dist.destroy_process_group()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from regard._device import finish
 from regard._problem import Problem
 from regard.backbones import Backbone
 from regard.training._progress import duration
@@ -68,7 +69,7 @@ def estimate(
     words: int,
     answers: int,
 ) -> Estimate:
-    """Time the backbone on a few pictures and the model on a few batches of random features.
+    """Time the backbone on a few pictures and the model on a few batches of random features, on its device.
 
     `backbone`, `stages`: what makes the features.
     `sample`: prepared pictures (B, 3, H, W).
@@ -78,12 +79,16 @@ def estimate(
     `words`, `answers`: the sizes of the vocabularies.
     """
     backbone.eval()
+    device = next(backbone.parameters()).device
     with torch.inference_mode():
+        sample = sample.to(device)
         _, height, width, dim = grids(backbone, sample[:1], stages).shape
         times = []
         for picture in sample:
+            finish(device)
             start = time.perf_counter()
             grids(backbone, picture[None], stages)
+            finish(device)
             times.append(time.perf_counter() - start)
         each = min(times)  # whatever else the machine does for a moment
     model = MCAN(settings.model, vocabulary=words, answers=answers, cells=(height, width), features=dim)
@@ -92,7 +97,8 @@ def estimate(
     features = height * width * dim * 2 * (pictures - stored)
     networks = own + weights * _KEPT_CHECKPOINTS * _STATE
     disk = features + max(0, networks - present) + 5_000_000
-    per_step = _step_seconds(Answering(model, settings, {}), settings, plan, (height, width, dim), words, answers)
+    task = Answering(model, settings, {}).to(device)
+    per_step = _step_seconds(task, settings, plan, (height, width, dim), words, answers)
     return Estimate(each * (pictures - stored), per_step * plan.steps * settings.accumulate, disk)
 
 
@@ -108,13 +114,17 @@ def _step_seconds(
         "rows": torch.arange(questions) % pictures,
         "targets": torch.zeros(questions, answers),
     }
+    device = next(task.parameters()).device
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
     optimizer = task.optimizer()
     times = []
     for _ in range(_STEPS):
+        finish(device)
         start = time.perf_counter()
         loss, _ = task.loss(batch)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        finish(device)
         times.append(time.perf_counter() - start)
     return min(times[1:])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from regard._device import choose_device
 from regard._problem import Problem
 from regard.answering.choice import BackboneChoice, choose_backbone
 from regard.answering.estimate import estimate
@@ -91,7 +92,8 @@ def answer_questions(
     choice = _choice(folder, earlier, backbone)
     for sentence in choice.sentences:
         say(sentence)
-    network = _network(folder, running.resume, choice, backbone, size, settings.seed)
+    device = choose_device(running.device, needs_float64=True)
+    network = _network(folder, running.resume, choice, backbone, size, settings.seed).to(device)
     _say_estimate(folder, survey, choice, network, settings, say)
     if not running.resume:
         folder.remove_features()
@@ -107,6 +109,7 @@ def answer_questions(
     keep_samples(folder, held_out)
     seconds = _training_seconds(folder, trained.fitted)
     run = load_run(folder.path)
+    run.model.to(device)
     examples = Examples(held_out, store, run.words, run.answers, run.model.settings.tokens)
     evaluation = evaluate_model(run.model, examples, run.answers)
     summary = summarise(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard._device import finish
 from regard.answering.estimate import Estimate
 from regard.backbones import Backbone
 from regard.classify.pools import Average, parse_pool
@@ -38,29 +39,35 @@ def estimate_heads(
     `classes`: how many.
     """
     backbone.eval()
+    device = next(backbone.parameters()).device
     times = []
     with torch.inference_mode():
+        sample = sample.to(device)
         _, height, width, dim = grids(backbone, sample[:1], stages).shape
         for picture in sample:
+            finish(device)
             start = time.perf_counter()
             grids(backbone, picture[None], stages)
+            finish(device)
             times.append(time.perf_counter() - start)
     own = sum(p.numel() * p.element_size() for p in backbone.parameters())
     disk, seconds = height * width * dim * 2 * (pictures - stored) + own + 5_000_000, 0.0
     for settings in pools:
         cells = (1, 1) if isinstance(parse_pool(settings.pool), Average) else (height, width)
-        task = make_task((*cells, dim), classes, settings, "")
+        task = make_task((*cells, dim), classes, settings, "").to(device)
         disk += _KEPT * _STATE * sum(p.numel() * p.element_size() for p in task.parameters())
         batch = {
-            "features": torch.zeros(min(settings.batch_size, learned), *cells, dim).normal_(),
-            "labels": torch.arange(min(settings.batch_size, learned)) % classes,
+            "features": torch.zeros(min(settings.batch_size, learned), *cells, dim, device=device).normal_(),
+            "labels": torch.arange(min(settings.batch_size, learned), device=device) % classes,
         }
         optimizer, steps = task.optimizer(), []
         for _ in range(_TIMED_STEPS):
+            finish(device)
             start = time.perf_counter()
             task.loss(batch)[0].backward()
             optimizer.step()
             optimizer.zero_grad()
+            finish(device)
             steps.append(time.perf_counter() - start)
         seconds += min(steps[1:]) * length_of(settings, learned)[1]
     return Estimate(min(times) * (pictures - stored), seconds, disk)

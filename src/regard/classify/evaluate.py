@@ -10,10 +10,12 @@ import numpy
 import torch
 from torch import Tensor
 
+from regard._device import sent
 from regard._problem import Problem
 from regard.classify.features import LabelledNames
 from regard.classify.head import ClassifierHead
 from regard.classify.summary import LOOK_MEASURES, Estimated, PoolResult
+from regard.continuous.members import on_cpu
 from regard.vqa.attention_quality import AttentionQuality, concatenate, quality_of
 from regard.vqa.feature_store import FeatureStore
 from regard.vqa.masks import Masks, check_folder
@@ -86,14 +88,16 @@ def evaluate_head(
     `masks`: of these pictures; default None.
     """
     head.eval()
+    device = next(head.parameters()).device
     right, parts = [], []
     for start in range(0, len(held_out), _BATCH):
         names = held_out.names[start : start + _BATCH]
-        scores, looked = head(store[names])
-        right.append(scores.argmax(-1) == torch.tensor(held_out.labels[start : start + _BATCH]))
+        scores, looked = head(sent(store[names], device))
+        right.append(scores.argmax(-1).cpu() == torch.tensor(held_out.labels[start : start + _BATCH]))
         if masks is not None:
-            weights = looked.weights.float().reshape(-1, *head.cells)
-            parts.append(quality_of(weights, looked.density, masks(start, start + _BATCH)))
+            weights = looked.weights.float().cpu().reshape(-1, *head.cells)
+            density = None if looked.density is None else on_cpu(looked.density)
+            parts.append(quality_of(weights, density, masks(start, start + _BATCH)))
     return HeldOut(torch.cat(right), concatenate(parts) if parts else None)
 
 

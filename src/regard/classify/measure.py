@@ -38,6 +38,7 @@ def measure_pools(
     masks: Path | str | None,
     fitted: Mapping[str, Fitted],
     skipped: Skipped,
+    device: torch.device | str = "cpu",
 ) -> Measured:
     """Evaluate every pool that is trained in a folder, beside average pooling and what does not look.
 
@@ -48,6 +49,7 @@ def measure_pools(
     `masks`: the folder of the masks of the objects; None for none.
     `fitted`: the trainings of this call, by pool.
     `skipped`: notes on what was left out; gets those on masks.
+    `device`: where they are computed; default "cpu".
     """
     learn, held_out = parts
     source = folder.read_source()
@@ -57,7 +59,7 @@ def measure_pools(
     found = None if masks is None else ObjectMasks(Path(masks), held_out.names, skipped)
     names = [*dict.fromkeys([source.pool, *(n for n in folder.trained() if n != average), average])]
     evaluated: dict[str, HeldOut] = {
-        name: evaluate_head(load_head(folder.head(name)).head, store, held_out, found) for name in names
+        name: evaluate_head(load_head(folder.head(name)).head.to(device), store, held_out, found) for name in names
     }
     results = {}
     for name, one in evaluated.items():

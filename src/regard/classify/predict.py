@@ -18,7 +18,7 @@ from regard.classify.head import ClassifierHead
 from regard.classify.pools import parse_pool
 from regard.classify.train import load_head
 from regard.continuous import Density
-from regard.continuous.members import describe_density, members
+from regard.continuous.members import describe_density, members, on_cpu
 from regard.vqa.attention_quality import attention_map, attention_quality
 from regard.vqa.description import FeatureDescription
 from regard.vqa.grids import grids
@@ -111,16 +111,24 @@ class Classifier:
             raise Problem(f"{folder.backbone} is not the backbone that {name} was trained on. Put the right one back.")
         return cls(task.head, backbone, list(source.classes), source.stages)
 
+    def to(self, device: torch.device | str) -> Self:
+        """Classify on a device from now on; what is found is on the CPU all the same."""
+        self.head.to(device)
+        self.backbone.to(device)
+        return self
+
     @torch.no_grad()
     def classify(self, picture: Tensor, top: int = 5) -> Classification:
         """The class of a picture (3, H, W) uint8; `top` is how many of the likeliest classes to return, default 5."""
         start = time.perf_counter()
-        grid = grids(self.backbone, self.backbone.prepare(picture[None]), self.stages)
+        device = next(self.backbone.parameters()).device
+        grid = grids(self.backbone, self.backbone.prepare(picture[None].to(device)), self.stages)
         scores, looked = self.head(grid.half().float())  # rounded as stored features are
         best = scores[0].softmax(-1).topk(min(top, len(self.classes)))
         ranked = [(self.classes[i], float(p)) for p, i in zip(best.values, best.indices.tolist(), strict=True)]
-        weights, effective = (x[0].float().reshape(self.head.cells) for x in (looked.weights, looked.effective))
-        maps = attention_map(weights[None], looked.density, (_SIDE, _SIDE))
+        weights, effective = (x[0].float().reshape(self.head.cells).cpu() for x in (looked.weights, looked.effective))
+        density = None if looked.density is None else on_cpu(looked.density)
+        maps = attention_map(weights[None], density, (_SIDE, _SIDE))
         quality = attention_quality(maps, torch.zeros_like(maps, dtype=torch.bool), self.head.cells)
         return Classification(
             ranked[0][0],
@@ -129,7 +137,7 @@ class Classifier:
             str(self.head.pool),
             weights.clone(),
             effective.clone(),
-            None if looked.density is None else members(looked.density)[0],
+            None if density is None else members(density)[0],
             float(quality.entropy),
             float(quality.support),
             time.perf_counter() - start,

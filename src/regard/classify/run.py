@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._device import choose_device
 from regard._files import disk_in_words
 from regard._lock import writing_to
 from regard._problem import Problem
@@ -115,6 +116,8 @@ def train_classifier(
     for sentence in choice.sentences:
         say(sentence)
     network = _made(folder, running.resume and earlier is not None, choice, backbone, size, settings.seed)
+    device = choose_device(running.device, needs_float64=True)
+    network.to(device)
     if masks is not None:
         ObjectMasks(Path(masks), held_out.names, Skipped())  # a wrong folder is said before anything is made
     wanted = _pools(settings)
@@ -145,7 +148,7 @@ def train_classifier(
         for each in wanted:
             fitted[each.pool] = train_head(folder.head(each.pool), store, learn, len(classes), each, running)[1]
         folder.write_config(source.config)
-        measured = measure_pools(folder, store, (learn, held_out), labelled.drawn, masks, fitted, skipped)
+        measured = measure_pools(folder, store, (learn, held_out), labelled.drawn, masks, fitted, skipped, device)
         folder.write_summary(measured.summary)
         report = write_classifier_report(folder.path, _shown(held_out, pictures, classes), measured.mistakes)
     return ClassifierOutcome(folder, measured.summary, report, time.monotonic() - start)

@@ -24,6 +24,8 @@ _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 1000, 15, 200  # of a training whose lengt
 class Classify(Task):
     """A head as a task for `fit`: the cross entropy of the classes."""
 
+    needs_float64 = True
+
     def __init__(self, head: ClassifierHead, settings: ClassifierSettings, config: dict[str, Any]) -> None:
         """Put the parts together; `config` is written to config.json."""
         super().__init__()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from regard.cli._complete import among
+from regard.cli._device import device_option
 from regard.vqa.kinds import NAMES, WRITTEN
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def ask(
         None, help="The folder of the pictures of --table. (default: that of the table)"
     ),
     out: Path | None = typer.Option(None, help="The file for the answers to --table, in its format."),
+    device: str = device_option(),
 ) -> None:
     """Ask a trained model about a picture: the answer, and where it looked; or answer a whole table.
 
@@ -69,9 +71,9 @@ def ask(
     try:
         kinds = list(dict.fromkeys(map(parse, attention)))
         if table is not None:
-            _ask_table(checkpoint, table, out, pictures, kinds)
+            _ask_table(checkpoint, table, out, pictures, kinds, device)
         elif picture is not None and question is not None:
-            _ask_one(checkpoint, picture, question, kinds, drawing, as_json)
+            _ask_one(checkpoint, picture, question, kinds, drawing, as_json, device)
     except Problem:
         raise
     except ValueError as error:  # an attention that does not exist, or that does not fit the model
@@ -79,9 +81,16 @@ def ask(
 
 
 def _ask_one(
-    checkpoint: Path, picture: Path, question: str, kinds: list[Kind], drawing: Path | None, as_json: bool
+    checkpoint: Path,
+    picture: Path,
+    question: str,
+    kinds: list[Kind],
+    drawing: Path | None,
+    as_json: bool,
+    device: str,
 ) -> None:
     """Ask one question with each attention, print the answers, and draw them."""
+    from regard._device import choose_device
     from regard._problem import Problem
     from regard.pictures import read
     from regard.vqa.kinds import parse
@@ -93,7 +102,7 @@ def _ask_one(
         check_drawing(drawing)  # before the model is loaded
         if drawing.exists() and picture.exists() and drawing.samefile(picture):
             raise Problem(f"{drawing} is the picture itself. Draw into another file: --picture answer.png")
-    predictor = Predictor.load(checkpoint)
+    predictor = Predictor.load(checkpoint).to(choose_device(device, needs_float64=True))
     pixels = read(picture)
     predictions = [predictor.ask(pixels, question, kind) for kind in kinds or [parse(predictor.attention)]]
     unknown = predictor.words.unknown(question)
@@ -111,8 +120,11 @@ def _ask_one(
         typer.echo(f"Drawn: {written}", err=as_json)
 
 
-def _ask_table(checkpoint: Path, table: Path, out: Path | None, pictures: Path | None, kinds: list[Kind]) -> None:
+def _ask_table(
+    checkpoint: Path, table: Path, out: Path | None, pictures: Path | None, kinds: list[Kind], device: str
+) -> None:
     """Answer every row of a table."""
+    from regard._device import choose_device
     from regard._problem import Problem
     from regard.training._progress import counted
     from regard.vqa.answer_table import answer_table, check_tables
@@ -123,7 +135,7 @@ def _ask_table(checkpoint: Path, table: Path, out: Path | None, pictures: Path |
     if len(kinds) > 1:
         raise Problem("--table takes one --attention. Run it once for each.")
     check_tables(table, out)  # before the model is loaded
-    predictor = Predictor.load(checkpoint)
+    predictor = Predictor.load(checkpoint).to(choose_device(device, needs_float64=True))
     kind = kinds[0] if kinds else None
     written = answer_table(predictor, table, out, pictures=pictures, attention=kind, progress=counted("question"))
     typer.echo(str(written))

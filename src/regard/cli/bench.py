@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import runpy
 import sys
 from pathlib import Path
 
 import typer
+
+from regard._device import DEVICE_NAMES
+from regard.cli._complete import among
 
 
 def add(app: typer.Typer) -> None:
@@ -16,6 +20,15 @@ def add(app: typer.Typer) -> None:
 
 def bench(
     names: list[str] = typer.Argument(None, help="The benchmarks to run. (default: all)"),
+    device: str | None = typer.Option(
+        None,
+        help="Measure sparse maps and attention on this device, beside what else computes them there and beside what "
+        "was predicted: cuda, cuda:1, xpu, or cpu to try it out. (default: the benchmarks of the CPU)",
+        autocompletion=among(DEVICE_NAMES),
+    ),
+    out: Path | None = typer.Option(
+        None, help="The file for the figures of --device. (default: out/bench-DEVICE.json)"
+    ),
 ) -> None:
     """Measure every algorithm against its peers on this machine: tables, JSON, docs/benchmarks.md and a plot.
 
@@ -23,6 +36,7 @@ def bench(
 
         regard bench
         regard bench maps transport page
+        regard bench --device cuda
     """
     import regard
     from regard._problem import Problem
@@ -30,6 +44,13 @@ def bench(
     root = Path(regard.__file__).resolve().parents[2]
     if not (root / "benchmarks" / "__main__.py").exists():
         raise Problem("the benchmarks are not part of the installed package. Clone the project, then: make bench")
+    if device is None and out is not None:
+        raise Problem("--out is for --device; other benchmarks write to benchmarks/results. Leave it out.")
+    if device is not None and names:
+        raise Problem(f"--device measures what runs on devices, and not {names[0]}. Leave one of them out.")
     sys.path.insert(0, str(root))
+    if device is not None:
+        importlib.import_module("benchmarks.gpu").main(device, out)
+        return
     sys.argv = ["benchmarks", *(names or [])]
     runpy.run_module("benchmarks", run_name="__main__", alter_sys=False)

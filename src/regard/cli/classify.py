@@ -29,7 +29,7 @@ def add(app: typer.Typer) -> None:
     running=Derived(
         Running,
         "How it runs",
-        only=frozenset({"accelerator", "checkpoint_every", "log", "log_every", "precision", "progress", "resume"}),
+        only=frozenset({"device", "checkpoint_every", "log", "log_every", "precision", "progress", "resume"}),
     ),
 )
 def classify(
@@ -86,10 +86,10 @@ def classify(
     if new:
         if given := [n for n, value in (("--test", test), ("--masks", masks), ("--out", out)) if value is not None]:
             raise Problem(f"{given[0]} is for training. Leave it out to classify new pictures.")
-        if others := (changes.keys() - {"pool"}) | running.keys():
+        if others := (changes.keys() - {"pool"}) | (running.keys() - {"device"}):
             option = min(others).replace("_", "-")
             raise Problem(f"--{option} is for training. Leave it out to classify new pictures.")
-        _classify_new(pictures, new, changes.get("pool"), drawing, as_json)
+        _classify_new(pictures, new, changes.get("pool"), drawing, as_json, running.get("device", "auto"))
         return
     if drawing is not None or as_json:
         raise Problem("--picture and --json are for new pictures. Name them: regard classify RUN new.jpg")
@@ -120,8 +120,11 @@ def classify(
     typer.echo(f"New pictures: regard classify {folder} PICTURE --picture looked.png")
 
 
-def _classify_new(run: Path, new: list[Path], pool: str | None, drawing: Path | None, as_json: bool) -> None:
+def _classify_new(
+    run: Path, new: list[Path], pool: str | None, drawing: Path | None, as_json: bool, device: str
+) -> None:
     """Classify pictures, print their classes, and draw where it looked; what cannot be read is named and skipped."""
+    from regard._device import choose_device
     from regard._problem import Problem
     from regard.classify import Classifier
     from regard.pictures import read
@@ -137,7 +140,7 @@ def _classify_new(run: Path, new: list[Path], pool: str | None, drawing: Path | 
         if drawing.exists() and paths[0].exists() and drawing.samefile(paths[0]):
             raise Problem(f"{drawing} is the picture itself. Draw into another file: --picture looked.png")
     try:
-        classifier = Classifier.load(run, pool)
+        classifier = Classifier.load(run, pool).to(choose_device(device, needs_float64=True))
     except Problem:
         raise
     except ValueError as error:  # a pool that does not exist

@@ -35,7 +35,7 @@ def add(app: typer.Typer) -> None:
         without=frozenset({"attention", "seed", "patience"}),
     ),
     running=Derived(
-        Running, "How they run", only=frozenset({"accelerator", "precision", "log_every", "checkpoint_every", "resume"})
+        Running, "How they run", only=frozenset({"device", "precision", "log_every", "checkpoint_every", "resume"})
     ),
 )
 def compare(

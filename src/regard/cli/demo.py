@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from regard.cli._device import device_option
 from regard.vqa.kinds import DEMO
 
 
@@ -17,6 +18,7 @@ def add(app: typer.Typer) -> None:
 def demo(
     out: Path = typer.Option(Path("out/demo"), help="The folder for all results; rerun to resume."),
     workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
+    device: str = device_option(),
 ) -> None:
     """From nothing to answers: draw scenes, pretrain a backbone without labels, train two models, show what they see.
 
@@ -30,7 +32,7 @@ def demo(
     from regard.demo import demo as run
 
     typer.echo("Scenes, SwAV, features, two models, a report: about seven minutes on two idle cores.", err=True)
-    result = run(out, workers=workers)
+    result = run(out, workers=workers, device=device)
     typer.echo(result.table)
     typer.echo("")
     typer.echo(f"The question alone gives {result.question_only:.1f} %.")

@@ -35,16 +35,15 @@ def doctor() -> None:
 
     import regard
     from regard import gpu
+    from regard._device import devices_here
     from regard._install import install_extra
 
-    devices = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    devices += ["mps"] if torch.backends.mps.is_available() else []
     lines = {
         "regard": regard.__version__,
         "Python": f"{platform.python_version()} on {platform.platform()}",
         "torch": torch.__version__,
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} processors",
-        "devices": ", ".join(devices),
+        "devices": ", ".join(devices_here()),
         "native kernels": regard.native_kernels(),
         "Triton kernels": gpu.triton_kernels(),
     }

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
+from regard.cli._device import device_option
 from regard.cli._hide import checked_hide
 from regard.cli._options import Derived, derived
 from regard.vqa.hide_names import HIDE_NAMES
@@ -70,6 +71,7 @@ def evaluate(
     out: Path = typer.Option(
         None, help="Where to write the numbers: for a backbone a JSON file, else a folder. (default: nowhere)"
     ),
+    device: str = device_option(),
 ) -> None:
     """Evaluate a model on labelled data that it has not seen.
 
@@ -92,7 +94,7 @@ def evaluate(
     if kind == "vqa":
         named = test or data
         place = None if named is None else Path(named)
-        _of_questions(model, place, out, pictures, regions, attention, changes, faithfulness, hide)
+        _of_questions(model, place, out, pictures, regions, attention, changes, faithfulness, hide, device)
     elif kind not in ("backbone", "swav", "finetune"):
         raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, finetune, vqa.")
     elif given := [
@@ -106,16 +108,18 @@ def evaluate(
         option = f"--{given[0].replace('_', '-')}"
         raise Problem(f"{option} is for questions; the pictures of a backbone are DATA itself. Leave it out.")
     else:
-        _of_pictures(model, data, test, out)
+        _of_pictures(model, data, test, out, device)
 
 
-def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None) -> None:
+def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None, device: str) -> None:
     """k-NN and linear probe."""
+    from regard._device import choose_device
     from regard._files import replacing
     from regard.backbones import load_backbone
     from regard.pictures import Files, Pictures, open_pictures, squeezed
     from regard.swav import digits, evaluate_backbone
 
+    place = choose_device(device)
     train: Pictures
     held_out: Pictures | None
     if data is None:
@@ -126,7 +130,7 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
         files = [path for source in (train, held_out) if isinstance(source, Files) for path in source.paths]
         if warning := squeezed(files):
             typer.echo(f"Warning: {warning}", err=True)
-    evaluation = evaluate_backbone(load_backbone(model), train, held_out)
+    evaluation = evaluate_backbone(load_backbone(model).to(place), train, held_out)
     typer.echo(evaluation.table())
     if out is not None:
         with replacing(out) as beside:
@@ -144,6 +148,7 @@ def _of_questions(
     changes: dict[str, Any],
     faithfulness: int,
     hide: str | None,
+    device: str,
 ) -> None:
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
@@ -180,6 +185,7 @@ def _of_questions(
             changes=changes,
             faithfulness=faithfulness,
             hide=checked_hide(hide, faithfulness),
+            device=device,
         )
     )
     if out is not None:

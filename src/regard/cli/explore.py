@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from regard.cli._device import device_option
 from regard.cli._folders import OUTPUTS
 
 
@@ -31,6 +32,7 @@ def explore(
         help="A vision model of Hugging Face to look with: a folder, or a name in its cache. (default: the colours of "
         "patches)",
     ),
+    device: str = device_option(),
 ) -> None:
     """Open a web page: see what a place of a picture looks at, ask a model, play with attention, watch transport.
 
@@ -60,7 +62,7 @@ def explore(
             _open_browser(address)
 
     try:
-        serve(checkpoint, host, port, ready, look)
+        serve(checkpoint, host, port, ready, look, device)
     except KeyboardInterrupt as stopped:
         # All answers are sent and nothing is kept: there is no need to take torch and the model apart, for a second.
         print("regard: stopped.", file=sys.stderr, flush=True)

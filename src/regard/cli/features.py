@@ -8,6 +8,7 @@ import typer
 
 from regard.backbones._known import BACKBONE_NAMES
 from regard.cli._complete import among
+from regard.cli._device import device_option
 from regard.cli._folders import default_folder
 from regard.vqa.splits import SPLIT_NAMES
 
@@ -42,6 +43,7 @@ def features(
         None, min=1, help="Pictures per batch. (default: 4 on a CPU, where more only take memory; 64 elsewhere)"
     ),
     fresh: bool = typer.Option(False, "--fresh", help="Start over, in place of other features in the folder."),
+    device: str = device_option(),
 ) -> None:
     """Run a backbone once over the pictures and store its grids of features, in half precision.
 
@@ -53,6 +55,7 @@ def features(
         regard features out/scenes --backbone out/swav --stages
         regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/large
     """
+    from regard._device import choose_device
     from regard._lock import writing_to
     from regard.pictures import squeezed
     from regard.training._progress import counted
@@ -60,6 +63,7 @@ def features(
     from regard.vqa.own import NoSplit, read_own
     from regard.vqa.read import read_questions
 
+    place = choose_device(device)
     out = out or default_folder(data, "features")
     files: dict[str, Path] = {}
     if data.is_file() and not split:
@@ -80,7 +84,7 @@ def features(
         store, skipped = make_features(
             out,
             files,
-            network,
+            network.to(place),
             name=str(stored.resolve()),
             stages=stages,
             batch=batch,

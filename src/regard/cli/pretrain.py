@@ -68,6 +68,7 @@ def pretrain(
     """
     import warnings
 
+    from regard._device import choose_device
     from regard.pictures import CacheSettings, Pictures, open_pictures
     from regard.pictures._shard_cache import cache_bytes
     from regard.swav import CollapseWarning, digits, evaluate_backbone, run, sheet
@@ -93,7 +94,8 @@ def pretrain(
         typer.echo(
             f"{pictures}: {len(source)} pictures" + (f", {len(source.classes)} classes" if source.classes else "")
         )
-    result = run(source, out=out, settings=settings, running=applied(Running(), running))
+    how = applied(Running(), running)
+    result = run(source, out=out, settings=settings, running=how)
     if not result.first:
         return
     if result.fitted.resumed:
@@ -106,6 +108,7 @@ def pretrain(
     if result.task.retried:
         count = sum(map(len, result.task.retried.values()))
         typer.echo(f"{count} requests were repeated, because the server failed; all are in {result.folder.retried}")
+    result.task.to(choose_device(how.device))
     if source.classes:
         report = evaluate_backbone(result.task.backbone, source, test)
         result.folder.write_evaluation(report.as_dict())

@@ -31,7 +31,7 @@ def add(app: typer.Typer) -> None:
         without=frozenset({"attention", "basis", "padding", "em_iterations", "price", "seed", "patience"}),
     ),
     running=Derived(
-        Running, "How they run", only=frozenset({"accelerator", "precision", "log_every", "checkpoint_every", "resume"})
+        Running, "How they run", only=frozenset({"device", "precision", "log_every", "checkpoint_every", "resume"})
     ),
 )
 def thesis(

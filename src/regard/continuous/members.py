@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -41,11 +42,27 @@ def batch_part(density: Density, rows: slice) -> Density:
     >>> batch_part(Gaussian(torch.zeros(5, 2), torch.eye(2).expand(5, 2, 2)), slice(1, 3)).batch_shape
     torch.Size([2])
     """
+    return _with_parameters(density, lambda x: x[rows])
+
+
+def on_cpu(density: Density) -> Density:
+    """The same density, or batch of them, on the CPU.
+
+    >>> import torch
+    >>> from regard.continuous import Gaussian
+    >>> on_cpu(Gaussian(torch.zeros(2), torch.eye(2))).mean.device
+    device(type='cpu')
+    """
+    return _with_parameters(density, lambda x: x.cpu())
+
+
+def _with_parameters(density: Density, change: Callable[[Tensor], Tensor]) -> Density:
+    """The density with changed parameters."""
     if isinstance(density, Mixture):
         parts = density.parts
-        return Mixture(density.mixing[rows], _same_family(parts, parts.mean[rows], parts.covariance[rows]))
+        return Mixture(change(density.mixing), _same_family(parts, change(parts.mean), change(parts.covariance)))
     assert isinstance(density, Elliptical)
-    return _same_family(density, density.mean[rows], density.covariance[rows])
+    return _same_family(density, change(density.mean), change(density.covariance))
 
 
 def describe_density(density: Density) -> dict[str, Any]:

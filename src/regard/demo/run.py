@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard._device import choose_device
 from regard._files import disk_in_words, replacing
 from regard._lock import writing_to
 from regard.scenes import SPLITS, Scenes, write_scenes
@@ -114,7 +115,9 @@ class DemoFolder:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, quiet: bool = False) -> Demo:
+def demo(
+    out: Path, settings: DemoSettings | None = None, *, workers: int = 2, quiet: bool = False, device: str = "auto"
+) -> Demo:
     """Run the demonstration; finished steps in the folder `out` are reused.
 
     Scenes are drawn; a small backbone is pretrained on them with SwAV, without labels; its features are stored; two
@@ -125,13 +128,15 @@ def demo(out: Path, settings: DemoSettings | None = None, *, workers: int = 2, q
     `settings`: default `DemoSettings.usual()`.
     `workers`: processes; default 2.
     `quiet`: print no progress; default False.
+    `device`: what to compute on, as in `regard train`; default "auto".
     """
+    choose_device(device, needs_float64=True)  # before anything is made
     folder = DemoFolder(out.resolve())
     with writing_to(folder.path), disk_in_words(folder.path, lambda: "Finished parts are kept."):
-        return _demonstrate(folder, settings or DemoSettings.usual(), _Progress(quiet), workers)
+        return _demonstrate(folder, settings or DemoSettings.usual(), _Progress(quiet), workers, device)
 
 
-def _demonstrate(folder: DemoFolder, settings: DemoSettings, progress: _Progress, workers: int) -> Demo:
+def _demonstrate(folder: DemoFolder, settings: DemoSettings, progress: _Progress, workers: int, device: str) -> Demo:
     """All parts of the demonstration, one after the other."""
     start = time.monotonic()
     reused: list[str] = []
@@ -140,8 +145,8 @@ def _demonstrate(folder: DemoFolder, settings: DemoSettings, progress: _Progress
     with progress.step("drawing scenes"):
         for split in SPLITS:
             write_scenes(Scenes(split, settings.scenes[split]), folder.scenes, workers=workers)
-    _features(folder, settings, progress, reused)
-    comparison = _train(folder, settings, progress, workers)
+    _features(folder, settings, progress, reused, device)
+    comparison = _train(folder, settings, progress, workers, device)
     with progress.step("writing the report"):
         report = _report(folder, settings)
     accuracy = {kind: comparison.accuracy[kind]["overall"][0] for kind in TRAINED_KINDS}
@@ -152,7 +157,7 @@ def _demonstrate(folder: DemoFolder, settings: DemoSettings, progress: _Progress
     return Demo(folder.path, table, accuracy, question_only, report, time.monotonic() - start, reused)
 
 
-def _features(folder: DemoFolder, settings: DemoSettings, progress: _Progress, reused: list[str]) -> None:
+def _features(folder: DemoFolder, settings: DemoSettings, progress: _Progress, reused: list[str], device: str) -> None:
     import torch
 
     from regard.backbones import load_backbone
@@ -174,18 +179,18 @@ def _features(folder: DemoFolder, settings: DemoSettings, progress: _Progress, r
                 out=run.path,
                 steps=settings.pretraining_steps,
                 prototypes=min(60, len(pictures)),
-                running=Running(progress=not progress.quiet),
+                running=Running(progress=not progress.quiet, device=device),
             )
     with progress.step("storing features"):
         pictures_by_name: dict[str, Path] = {}
         for split in SPLITS:
             pictures_by_name |= read_questions(folder.scenes, split).pictures
-        make_features(
-            folder.features, pictures_by_name, load_backbone(run.backbone), name=str(run.backbone), stages=True
-        )
+        backbone = load_backbone(run.backbone).to(choose_device(device))
+        make_features(folder.features, pictures_by_name, backbone, name=str(run.backbone), stages=True)
 
 
-def _train(folder: DemoFolder, settings: DemoSettings, progress: _Progress, workers: int) -> Any:
+def _train(folder: DemoFolder, settings: DemoSettings, progress: _Progress, workers: int, device: str) -> Any:
+    from regard.training import Running
     from regard.vqa.compare import compare_kinds
     from regard.vqa.settings import small_training
 
@@ -199,6 +204,7 @@ def _train(folder: DemoFolder, settings: DemoSettings, progress: _Progress, work
             seeds=1,
             workers=workers,
             prices=(0.1,),
+            running=Running(progress=False, device=device),
             progress=bar,
         )
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard._device import choose_device
 from regard._problem import Problem
 
 if TYPE_CHECKING:
+    import torch
     from fastapi import FastAPI
 
     from regard.explore._limits import Limits
@@ -32,11 +34,16 @@ def is_local(host: str) -> bool:
 
 
 def explore_app(
-    checkpoint: Path | None, host: str, limits: Limits | None = None, looking: Looking | None = None
+    checkpoint: Path | None,
+    host: str,
+    limits: Limits | None = None,
+    looking: Looking | None = None,
+    device: torch.device | str = "cpu",
 ) -> FastAPI:
     """The application with the model of a checkpoint, or with a hint how to get one.
 
     `looking`: what looks at pictures; default patches by their colours.
+    `device`: where the model answers; default "cpu".
     """
     from regard.explore._app import create_app
     from regard.explore._limits import Limits
@@ -51,7 +58,7 @@ def explore_app(
 
     from regard.vqa.predict import Predictor
 
-    predictor, run = Predictor.load(checkpoint), run_of(checkpoint)
+    predictor, run = Predictor.load(checkpoint).to(device), run_of(checkpoint)
     samples = sample_pictures(run, predictor.words, predictor.answers)
     if predictor.words.known:  # warm-up, since the first call is slow, in a word of whatever language
         predictor.ask(torch.zeros(3, 64, 64, dtype=torch.uint8), predictor.words.known[0])
@@ -66,6 +73,7 @@ def serve(
     port: int = 8000,
     ready: Callable[[str], None] = print,
     look: str | None = None,
+    device: str = "auto",
 ) -> None:
     """Serve the page until interrupted.
 
@@ -75,6 +83,7 @@ def serve(
     `ready`: called with the URL once the page can be opened; default print.
     `look`: a vision model of Hugging Face to look at pictures with: a folder, or a name in the local cache; default
     None, patches by their colours.
+    `device`: where the model answers, as in `regard train`; default "auto".
 
     >>> import socket
     >>> with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -93,8 +102,9 @@ def serve(
     # The worker threads are the parallelism; more threads inside each operation would compete with them.
     torch.set_num_threads(1)
     limits = Limits()
+    place = choose_device(device, needs_float64=True)
     looking = _looking(look)
-    app = explore_app(checkpoint, host, limits, looking)
+    app = explore_app(checkpoint, host, limits, looking, place)
     play(Play(blobs=[Blob(x=0.5, y=0.5)]))  # warm-up
     cat = photograph()
     looking.look(lambda: cat.picture, f"sample {cat.name}", LookAt())  # warm-up, and the first view of the page

@@ -118,7 +118,7 @@ def evaluate_backbone(
     x, y = x[:most], y[:most]
     if len(x) < NEIGHBOURS or not len(x_test):
         raise Problem(f"{len(x)} labelled pictures are too few to evaluate with. Give {2 * NEIGHBOURS} or more.")
-    untrained = calibrated(untrained_twin(backbone, seed), x)
+    untrained = calibrated(untrained_twin(backbone, seed).to(next(backbone.parameters()).device), x)
     trained, random = ((pooled_features(n, x), pooled_features(n, x_test)) for n in (backbone, untrained))
     pixels = [p.float().flatten(1) / 255 for p in (x, x_test)]
     return BackboneEvaluation(
@@ -170,9 +170,10 @@ def pooled_features(backbone: Backbone, x: Tensor, batch: int = 256) -> Tensor:
 def calibrated(backbone: Backbone, x: Tensor, batches: int = 20) -> Backbone:
     """The backbone after updating the running statistics of its batch norms on these pictures; no weight changes."""
     backbone.train()
+    device = next(backbone.parameters()).device
     for part in x.split(128)[:batches]:
         if len(part) > 1:
-            backbone.pooled(backbone.prepare(part))
+            backbone.pooled(backbone.prepare(part.to(device)))
     return backbone.eval()
 
 

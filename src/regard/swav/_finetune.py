@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from regard._device import choose_device, computing_on
 from regard._files import disk_in_words
 from regard._lock import is_first, writing_to
 from regard._problem import Problem
@@ -245,10 +246,12 @@ def finetune(
         first = world()[0] == 0
         labels = learn.labels or []
         counts = Counter(labels)
+        with computing_on(task, choose_device(running.device)):
+            accuracy = held_out_accuracy(task.eval(), held_out)
         result = Finetuning(
             folder,
-            task.eval(),
-            held_out_accuracy(task, held_out),
+            task,
+            accuracy,
             _commonest(counts, held_out),
             split,
             labelled.drawn,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from regard._device import choose_device, computing_on
 from regard._files import disk_in_words
 from regard._lock import is_first, writing_to
 from regard._problem import Problem
@@ -155,7 +156,8 @@ def run(
         folder.write_data(data)
         fitted = fit(task, canvases, fit_settings, out=folder.path, running=running, after_step=after_step, on_log=warn)
         if _windows(settings):
-            _recalibrate(task.backbone, source)
+            with computing_on(task.backbone, choose_device(running.device)):
+                _recalibrate(task.backbone, source)
         first = world()[0] == 0
         if first:
             save_backbone(task.backbone, folder.backbone)

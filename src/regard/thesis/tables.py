@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regard._device import choose_device
 from regard._files import disk_in_words, replacing
 from regard._lock import writing_to
 from regard.thesis.hyperparameters import TABLE_6_1, hyperparameters
@@ -106,6 +107,7 @@ def _judge(
     from regard.thesis.folder import ThesisFolder
 
     run = load_run(job.out.path)
+    run.model.to(choose_device(job.running.device, needs_float64=True))
     kinds: dict[float | None, str | MixtureSelected] = {None: run.model.attention}
     if run.model.attention == SOFTMAX.attention and run.model.settings.basis == SOFTMAX.basis:
         kinds |= {penalty: MixtureSelected(price_of(penalty, cells)) for penalty in penalties}

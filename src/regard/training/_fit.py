@@ -35,6 +35,7 @@ class Task(nn.Module):
     """
 
     config: dict[str, Any]  # {"kind": ..., ...}: written to config.json, and compared before a run is resumed
+    needs_float64: bool = False  # continuous attention does: MPS, which has none, is then left to those who name it
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
         """The loss of a batch, and for the log numbers, lists of numbers, or functions that return a dict of these."""

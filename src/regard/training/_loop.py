@@ -28,6 +28,7 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from regard._device import choose_device
 from regard._problem import Problem
 from regard._stop import Stop
 from regard.training import _checkpoints
@@ -41,6 +42,7 @@ from regard.training._progress import Progress
 from regard.training._random import mix
 from regard.training._settings import FitSettings, Running
 
+_TRAINABLE = ("cuda", "mps", "cpu")  # what Lightning has an accelerator for
 _AGREE = 10  # steps after which several processes ask each other whether one got a signal
 
 
@@ -65,7 +67,7 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
     `state`: that of the checkpoint to resume from; empty for a fresh start.
     """
     settings, running, steps = call.settings, call.running, call.settings.steps
-    fabric = _fabric(running)
+    fabric = _fabric(running, task)
     if call.start == steps:
         return 0.0, 0.0
     with _quiet():
@@ -234,6 +236,7 @@ def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
         num_workers=workers,
         worker_init_fn=outlive_signals if workers else None,
         persistent_workers=workers > 0,
+        pin_memory=fabric.device.type == "cuda",  # then Fabric copies without waiting
         # Its own generator: the loader must not draw from the one that dropout draws from.
         generator=torch.Generator().manual_seed(0),
     )
@@ -287,15 +290,27 @@ class _Journal:
         self._log.close()
 
 
-def _fabric(running: Running) -> Fabric:
+def _placed(running: Running, task: Task) -> tuple[str, int | str | list[int]]:
+    """Lightning's accelerator and devices."""
+    device = choose_device(running.device, kinds=_TRAINABLE, needs_float64=task.needs_float64, use="training")
+    if device.index is None:
+        return device.type, running.devices
+    if running.devices not in (1, "auto"):
+        kind = device.type
+        raise Problem(f"device {device} is one, and devices is {running.devices}. Take device {kind}, or one device.")
+    return device.type, [device.index]
+
+
+def _fabric(running: Running, task: Task) -> Fabric:
     """Fabric with these options; a Problem of one line if it refuses them."""
+    accelerator, devices = _placed(running, task)
     try:
         with _quiet():
             warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # refused below
             fabric = Fabric(
-                accelerator=running.accelerator,
+                accelerator=accelerator,
                 strategy=running.strategy,
-                devices=running.devices,
+                devices=devices,
                 num_nodes=running.num_nodes,
                 precision=running.precision,
             )

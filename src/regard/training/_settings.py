@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from regard import _plain
+from regard._device import DEVICE_HELP, DEVICE_NAMES, check_device_name
 from regard.training._setting import setting
 
 
@@ -57,20 +58,17 @@ def _number_or_name(text: str) -> int | str:
 class Running:
     """How and where a run is computed: devices, precision, log, checkpoints.
 
-    Batches and steps are the same on any number of devices. `devices`, `num_nodes`, `accelerator`, `strategy` and
-    `precision` are arguments of Lightning Fabric; several processes need `strategy` "ddp".
+    Batches and steps are the same on any number of devices. `device` says of which kind they are, and with a number
+    which one; `devices` how many of them. `devices`, `num_nodes`, `strategy` and `precision` are arguments of Lightning
+    Fabric, whose accelerator follows from `device`; several processes need `strategy` "ddp".
 
     >>> Running(devices=2, strategy="ddp", checkpoint_every=50).steps_between_checkpoints
     50
     """
 
-    devices: int | str = setting("Number of devices or CPU processes, or auto.", 1, parse=_number_or_name)
+    device: str = setting(DEVICE_HELP, "auto", suggest=DEVICE_NAMES)
+    devices: int | str = setting("Number of such devices, or of CPU processes, or auto.", 1, parse=_number_or_name)
     num_nodes: int = setting("Number of machines.", 1, at_least=1)
-    accelerator: str = setting(
-        "What to compute on: cpu, gpu, mps, or auto for the best there is.",
-        "auto",
-        suggest=("auto", "cpu", "gpu", "mps"),
-    )
     strategy: Any = setting(
         "How processes share the work: ddp, or auto for ddp with several devices.",
         "auto",
@@ -93,7 +91,8 @@ class Running:
     resume: bool = setting("Resume the run in the folder, or begin afresh.", True, flags=("--resume/--fresh",))
 
     def __post_init__(self) -> None:
-        """Check the numbers; Lightning checks its own."""
+        """Check the numbers and the name of the device; Lightning checks its own."""
+        check_device_name(self.device)
         _plain.count("num_nodes", self.num_nodes)
         _plain.count("workers", self.workers, at_least=0)
         _plain.count("log_every", self.log_every)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from regard._device import choose_device
 from regard._files import disk_in_words
 from regard._lock import writing_to
 from regard._problem import Problem
@@ -276,6 +277,7 @@ def _evaluate_job(
     `hidden`: the number of questions for which cells are hidden, and how.
     """
     run = load_run(job.out.path)
+    run.model.to(choose_device(job.running.device, needs_float64=True))
     examples = _examples(job, run, test, regions)
     unseen_summary = None
     if unseen:

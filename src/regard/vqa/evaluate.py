@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard._device import sent
+from regard.continuous.members import on_cpu
 from regard.vqa.accuracy import Accuracy, mean_accuracy
 from regard.vqa.attention_quality import AttentionQuality, concatenate, mixture_modes, quality_of
 from regard.vqa.examples import Examples
@@ -84,7 +86,7 @@ def evaluate_model(
         for start in range(0, len(examples), batch):
             indices = list(range(start, min(start + batch, len(examples))))
             inputs = examples.shared(indices)
-            tensors = (inputs[name].to(device) for name in ("features", "words", "rows"))
+            tensors = (sent(inputs[name], device) for name in ("features", "words", "rows"))
             scores, looked = model(*tensors, attention=kind)
             for i, best in zip(indices, scores.argmax(-1).tolist(), strict=True):
                 predictions[examples.questions[i].id] = answers.spelled[best]
@@ -94,7 +96,8 @@ def evaluate_model(
             if examples.has_regions:
                 regions = examples.regions(indices)
                 cells = looked.weights.float().cpu().reshape(-1, *model.cells)
-                parts.append(quality_of(cells, looked.density, regions))
+                density = None if looked.density is None else on_cpu(looked.density)
+                parts.append(quality_of(cells, density, regions))
     finally:
         model.train(training)
     return Evaluation(

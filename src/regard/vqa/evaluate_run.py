@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from regard._device import choose_device
 from regard._problem import Problem
 from regard.pictures import squeezed
 from regard.training._progress import duration
@@ -44,6 +45,7 @@ def evaluate_run(
     changes: Mapping[str, Any] | None = None,
     faithfulness: int = 0,
     hide: HideName | None = None,
+    device: str = "cpu",
 ) -> str:
     """Evaluate a run on every split but the training one, and return the tables as text.
 
@@ -65,10 +67,13 @@ def evaluate_run(
         (`regard.vqa.faithfulness`), with every attention; default 0, not.
     `hide`: what takes the place of a hidden cell, as in `regard.vqa.hiding.choose_hiding`; default None: the mean
         colour of the picture, or if it or the backbone is not at hand the mean feature.
+    `device`: where model and backbone compute, as in `regard train`; default "cpu".
     """
+    place = choose_device(device, needs_float64=True)
     run = load_run(model)
     if changes:
         run = changed_run(run, changes)
+    run.model.to(place)
     trained_with = run.model.attention
     others = EVALUATED if attentions is None else (*map(parse, attentions), MixtureSelected())
     kinds = list(dict.fromkeys(map(str, (trained_with, *others))))

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from regard._device import sent
 from regard._files import replacing, reserve
 from regard._problem import Problem
 from regard.backbones import Backbone
@@ -115,7 +116,7 @@ def make_rows(
         return
     device = next(backbone.parameters()).device
     with torch.inference_mode():
-        features = grids(backbone, torch.cat([x for _, x, _ in ready]).to(device), store.description.stages)
+        features = grids(backbone, sent(torch.cat([x for _, x, _ in ready]), device), store.description.stages)
     for (row, _, origin), content in zip(ready, features.reshape(len(ready), -1).half().cpu().numpy(), strict=True):
         writer.put(row, content.tobytes())
         writer.mark(row, MADE, as_row(origin).tobytes())

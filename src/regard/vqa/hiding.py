@@ -94,7 +94,7 @@ class HideFeatures(Hiding):
 
     def __call__(self, picture: str, kept: Tensor) -> Tensor:
         """See `Hiding`."""
-        return torch.where(kept.unsqueeze(-1), self.store[[picture]], self.mean)
+        return torch.where(kept.unsqueeze(-1).cpu(), self.store[[picture]], self.mean)
 
 
 def choose_hiding(run: Run, records: Records, store: FeatureStore, how: HideName | None = None) -> Hiding:

@@ -15,7 +15,7 @@ from regard._problem import Problem
 from regard._rounded import rounded
 from regard.backbones import Backbone
 from regard.continuous import Density
-from regard.continuous.members import describe_density, members
+from regard.continuous.members import describe_density, members, on_cpu
 from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
@@ -164,6 +164,17 @@ class Predictor(Pretrained):
         results = Results.beside(run.folder.path)
         return cls(run.model, run.load_backbone(), run.words, run.answers, run.features.stages, results)
 
+    def to(self, device: torch.device | str) -> Self:
+        """Answer on a device from now on; answers are tensors of the CPU all the same."""
+        self.model.to(device)
+        self.backbone.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where it answers."""
+        return next(self.model.parameters()).device
+
     @cached_property
     def features(self) -> FeatureDescription:
         """The description of the features that the model takes."""
@@ -219,8 +230,8 @@ class Predictor(Pretrained):
         length = self.model.settings.tokens
         if not any(word in self.words.numbers for word in question_words[:length]):
             raise NoKnownWord(question_words, self.some_words())
-        numbers = self.words.encode(question, length)[None]
-        prepared = self.backbone.prepare(picture[None])
+        numbers = self.words.encode(question, length)[None].to(self.device)
+        prepared = self.backbone.prepare(picture[None].to(self.device))
         grid = grids(self.backbone, prepared, self.stages).half().float()  # rounded as stored features are
         visited: list[MixingLayer] = []
         scores, looked = self.model(grid, numbers, attention=kind, visited=visited)
@@ -228,11 +239,12 @@ class Predictor(Pretrained):
         best = scores[0].sigmoid().topk(min(top, len(self.answers)))
         ranked = [(self.answers.spelled[i], float(s)) for s, i in zip(best.values, best.indices.tolist(), strict=True)]
         cells = self.model.cells
-        weights, effective = (x[0].float().reshape(cells) for x in (looked.weights, looked.effective))
-        maps = attention_map(weights[None], looked.density, (_SIDE, _SIDE))
+        weights, effective = (x[0].float().reshape(cells).cpu() for x in (looked.weights, looked.effective))
+        density = None if looked.density is None else on_cpu(looked.density)
+        maps = attention_map(weights[None], density, (_SIDE, _SIDE))
         quality = attention_quality(maps, torch.zeros_like(maps, dtype=torch.bool), cells)
-        word_weights = self.model.look_at_words(numbers)[0]
-        density = None if looked.density is None else members(looked.density)[0]
+        word_weights = self.model.look_at_words(numbers)[0].tolist()
+        density = None if density is None else members(density)[0]
         return Prediction(
             question,
             ranked[0][0],
@@ -245,10 +257,10 @@ class Predictor(Pretrained):
             float(quality.entropy),
             float(quality.support),
             time.perf_counter() - start,
-            [(word, float(w)) for word, w in zip(question_words[:length], word_weights, strict=False)],
+            list(zip(question_words[:length], word_weights, strict=False)),
             [self._role(word) for word in question_words[:length]],
             question_words[length:],
             half_of_attention(weights, density),
-            None if traced is None else traced.shares[0].float().reshape(cells).clone(),
+            None if traced is None else traced.shares[0].float().reshape(cells).cpu().clone(),
             None if traced is None else float(traced.moved),
         )

@@ -57,8 +57,8 @@ class Run:
         return load_backbone(self._backbone_source)
 
     def load_backbone(self) -> Backbone:
-        """The backbone; a Problem if it does not make the features that the model was trained on."""
-        backbone = self._open_backbone()
+        """The backbone, on the model's device; a Problem if it does not make the features that it was trained on."""
+        backbone = self._open_backbone().to(next(self.model.parameters()).device)
         if self.config["backbone"].get("end_to_end"):
             return backbone
         description = FeatureDescription.of(backbone, str(self._backbone_source), self.features.stages)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard._device import choose_device, computing_on
 from regard._files import disk_in_words
 from regard._lock import is_first, writing_to
 from regard._problem import Problem
@@ -38,6 +39,8 @@ from regard.vqa.words import Words, read_glove
 
 class Answering(Task):
     """A model that answers, as a task for `regard.training.fit`."""
+
+    needs_float64 = True
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class Answering(Task):
         def right() -> dict[str, float]:
             return {"right": float(batch["targets"].gather(1, scores.argmax(-1, keepdim=True)).mean())}
 
-        return scaled, {"each": float(loss.detach()) / len(scores), "right": right}
+        return scaled, {"each": loss.detach() / len(scores), "right": right}
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Adam with MCAN's parameters; or Muon, with that Adam for vectors, embeddings and the last layer."""
@@ -194,6 +197,12 @@ def train(
         accumulate=settings.accumulate,
         clip=settings.clip,
     )
+    device = choose_device(running.device, needs_float64=True)
+
+    def evaluated(part: Examples) -> Evaluation:
+        with computing_on(task.model, device):
+            return evaluate_model(task.model, part, answers)
+
     if running.checkpoint_every is None:
         running = replace(running, checkpoint_every=min(per_epoch, 500))
     with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
@@ -211,14 +220,14 @@ def train(
                 fitted = _together(fitted, fit(task, samples, until, out=folder.path, running=running))
                 running = replace(running, resume=True)  # only the first of these calls may begin afresh
                 if epoch not in stopping.scores:
-                    stopping.add(epoch, evaluate_model(task.model, validated, answers).accuracy.overall)
+                    stopping.add(epoch, evaluated(validated).accuracy.overall)
                 if stopping.due:
                     break
         if backbone is not None:
             save_backbone(backbone, folder.backbone)
         if validation is not None and (fresh or not folder.samples.is_dir()):
             keep_samples(folder, validation)
-    evaluation = evaluate_model(task.model, validated, answers) if validated else None
+    evaluation = evaluated(validated) if validated else None
     return Trained(folder.path, fitted, evaluation, stopping.due, _skipped(examples, validated))
 
 
