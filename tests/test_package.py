@@ -67,7 +67,7 @@ def test_imports_point_one_way(path):
 def test_the_core_needs_torch_alone(path):
     if part(path) in CORE:
         outside = {name.split(".")[0] for name in imports(path, everywhere=False)} - set(sys.stdlib_module_names)
-        kernels = {"triton"} if path.stem in ("_numbers", "_row_kernels", "_attention_kernels") else set()
+        kernels = {"triton"} if path.stem == "_numbers" or path.stem.endswith("_kernels") else set()
         assert outside <= {"torch", "regard", "__future__"} | kernels
 
 

@@ -1,9 +1,9 @@
 """The table of twins: operations that exist in several implementations, because one cannot serve everywhere.
 
 "plain" is torch on a CPU, and runs with the kernels switched off; "unread" is torch on any other device, where no loop
-looks whether it has converged; "native" is the kernels for CPUs, "exported" a
-graph without a branch on values that torch.export and ONNX take, "operator" what torch.compile sees, "transformed" what
-runs inside torch.func. A new implementation is a line here, and `test_twins.py` compares it with the plain one.
+looks whether it has converged; "triton" is the kernels for GPUs, in an interpreter, "native" those for CPUs, "exported"
+a graph without a branch on values that torch.export and ONNX take, "operator" what torch.compile sees, "transformed"
+what runs inside torch.func. A new implementation is a line here, and `test_twins.py` compares it with the plain one.
 """
 
 import math
@@ -96,6 +96,21 @@ def unread(form: Callable[..., Any]) -> Callable[..., Any]:
     def run(*tensors, **setting):
         with regard.checks(False), native.switched_off(), as_on_a_device():
             return form(*tensors, **setting)
+
+    return run
+
+
+def by_triton(form: Callable[..., Any]) -> Callable[..., Any]:
+    """By the kernels for GPUs, in float32 alone, on sizes that are small enough for an interpreter."""
+
+    def run(*tensors, **setting):
+        from interpreter import interpreted
+
+        if tensors[0].numel() > 150:
+            return None
+        with regard.checks(False), native.switched_off(), as_on_a_device(), interpreted() as counts:
+            result = form(*tensors, **setting)
+        return result if counts.launches else None
 
     return run
 
@@ -253,7 +268,13 @@ TWINS = {
         gradient=True,
     ),
     "sinkhorn": Twins(
-        forms={"plain": _plan, "native": _plan, "transformed": _plan_transformed},
+        forms={
+            "plain": _plan,
+            "unread": unread(_plan),
+            "native": _plan,
+            "transformed": _plan_transformed,
+            "triton": by_triton(_plan),
+        },
         inputs=lambda shape, kind: (random(*shape).sigmoid().float().double(),),
         shapes=MATRICES,
         settings=[{}, {"iterations": 25}, {"eps": 0.05, "iterations": 12}],
@@ -270,7 +291,7 @@ TWINS = {
         kernels=("regard_scale_f32", "regard_scale_f64"),
     ),
     "chords": Twins(
-        forms={"plain": _chords_plain, "native": _chords_native},
+        forms={"plain": _chords_plain, "native": _chords_native, "triton": by_triton(_chords_native)},
         inputs=_ellipses,
         shapes=[(1, 1), (3, 17), (40, 100)],
         settings=[{"q": 1}, {"q": 2}],

@@ -15,7 +15,7 @@ from compiled import TARGETS, Recorder, compiled
 from triton.runtime.jit import JITFunction
 
 import regard
-from regard.gpu import attention, rows
+from regard.gpu import attention, chords, rows, transport
 
 LEARNED = "learned"
 
@@ -46,6 +46,14 @@ def launches() -> list[tuple[str, tuple]]:
                 result = attention.attend_forward(q, q, q, case)
                 attention.attend_backward(q, q, q, case, q, result, alphas is not None)
                 name(f"attention, d = {width}, alpha {alpha}, {str(dtype)[6:]}")
+        for columns in (128, 3000, 8192):
+            s, g, a = torch.zeros(2, 64, columns), torch.zeros(2, columns), torch.zeros(2, 64)
+            transport.sweep_columns(s, g, g, a, torch.zeros(2), 0.05, False, True)
+            name(f"Sinkhorn, {columns:,} columns, float32")
+        flat, nodes, series = [torch.zeros(16, 128, 1)] * 4, torch.zeros(20), torch.zeros(2, 14)
+        for q in (1, 2):
+            chords.chord_sums(flat, nodes, nodes, series, q, 5.0, 0.5)
+            name(f"chords, q = {q}, float32")
     return named
 
 

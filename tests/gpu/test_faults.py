@@ -12,10 +12,12 @@ pytest.importorskip("triton", reason="needs Triton: pip install triton==3.7.1")
 from gpu.cases import CLOSE, few, solved
 from interpreter import interpreted
 from triton.runtime.errors import InterpreterError
+from waits import as_on_a_device
 
 import regard
 from regard import gpu, native
-from regard.gpu import _attention_kernels, _row_kernels
+from regard.continuous import quadrature
+from regard.gpu import _attention_kernels, _chord_kernels, _row_kernels, _transport_kernels
 
 ATTENTION = {
     "a key past the end": ("(keys < Lk)[None, :]", "(keys < Lk + 1)[None, :]"),
@@ -49,6 +51,25 @@ ROWS = {
     "the slope of alpha": ("w = tl.where(inside, tl.exp2((1.0 - delta)", "w = tl.where(inside, tl.exp2((1.01 - delta)"),
     "a centre without its sum": ("tl.sum(w * g, 0) / total, 0.0)", "tl.sum(w * g, 0), 0.0)"),
     "a chunk of a long row": ("        total += p\n", "        total = p\n"),
+}
+TRANSPORT = {
+    "a row past the end": ("mask=row < rows, other=0.0)", "mask=row < rows + 1, other=0.05)"),
+    "a column past the end": ("    inside = at < columns\n", "    inside = at <= columns\n"),
+    "rounding that is dropped": ("z = ((y - base[:, None]) + lost)", "z = (y - base[:, None])"),
+    "half of a potential": ("+ low[None, :]", "- low[None, :]"),
+    "sums of other scale": ("sums = sums * tl.exp2(peak - shift)", "sums = sums"),
+    "a tile that replaces the others": ("        peak = higher\n", "        peak = tl.max(logs, 0)\n"),
+    "the plan of rows that are not scaled": ("z + share[:, None]", "z"),
+    "another matrix": ("begin = matrix.to(tl.int64) * rows", "begin = 0 * matrix.to(tl.int64) * rows"),
+}
+CHORDS = {
+    "an ellipse past the end": ("inside = at < count", "inside = at <= count"),
+    "an arcsine of one branch": ("far = size > 0.5", "far = size > 2.0"),
+    "a tail of the other side": ("tl.where(b - h > 0.0, -beside,", "tl.where(b - h > 0.0, beside,"),
+    "the closed form of short chords": ("tl.where(short, e, d)", "tl.where(short, d, d)"),
+    "a degree of Hermite's": ("x * second - (m + 2.0) * odd", "x * second - (m + 1.0) * odd"),
+    "by parts everywhere": ("tl.where(wide > 2.0, -4.0", "tl.where(wide > 0.0, -2.0"),
+    "a slope without its sign": ("y_q = -4.0 * following * fifth", "y_q = 4.0 * following * fifth"),
 }
 
 
@@ -119,6 +140,30 @@ def rows_are_right():
         return bool(regard.entmax(s)[0, 0, 0].isnan().all())
 
 
+def transport_is_right():
+    for shape, eps in (((2, 19, 5), 0.05), ((9, 600), 0.002)):
+        s = 2 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 1
+        with native.switched_off():
+            expected = regard.sinkhorn(s.double(), eps, 3).plan
+            with as_on_a_device():
+                plan = regard.sinkhorn(s, eps, 3).plan
+        if not float((plan.double() - expected).abs().max() / expected.max()) <= 4e-6:
+            return False
+    return True
+
+
+def chords_are_right():
+    y1, y2 = torch.linspace(-4, 4, 9).view(3, 3, 1), torch.linspace(3, -5, 9).view(3, 3, 1)
+    short = torch.tensor([1.8, 0.7, 6.0]).view(3, 1, 1)
+    for q, longer in ((1, 3.0), (2, 0.1)):
+        flat = [y1, y2, short + longer, short]
+        sums = quadrature._by_kernel(flat, q, 20, 5.0)
+        expected = quadrature._block(*(x.double() for x in flat), 1, q, 20, 5.0)
+        if not float(((sums - expected) / expected.abs().amax((0, 1))).abs().max()) <= 5e-5:
+            return False
+    return True
+
+
 def found(right):
     """Whether a fault shows, as a wrong number or as an access that is refused."""
     try:
@@ -131,6 +176,8 @@ def found(right):
 def test_without_a_fault_nothing_is_found():
     assert not found(attention_is_right)
     assert not found(rows_are_right)
+    assert not found(transport_is_right)
+    assert not found(chords_are_right)
 
 
 @pytest.mark.parametrize("fault", ATTENTION)
@@ -143,3 +190,15 @@ def test_faults_of_attention(fault, tmp_path, monkeypatch):
 def test_faults_of_rows(fault, tmp_path, monkeypatch):
     planted(_row_kernels, *ROWS[fault], tmp_path, monkeypatch)
     assert found(rows_are_right)
+
+
+@pytest.mark.parametrize("fault", TRANSPORT)
+def test_faults_of_transport(fault, tmp_path, monkeypatch):
+    planted(_transport_kernels, *TRANSPORT[fault], tmp_path, monkeypatch)
+    assert found(transport_is_right)
+
+
+@pytest.mark.parametrize("fault", CHORDS)
+def test_faults_of_chords(fault, tmp_path, monkeypatch):
+    planted(_chord_kernels, *CHORDS[fault], tmp_path, monkeypatch)
+    assert found(chords_are_right)

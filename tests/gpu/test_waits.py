@@ -10,6 +10,9 @@ from waits import Waits, as_on_a_device
 
 import regard
 from regard import native
+from regard.backbones import make_backbone
+from regard.swav._model import Swav
+from regard.swav._settings import Settings
 from regard.vqa.mcan import MCAN
 from regard.vqa.settings import ModelSettings
 
@@ -55,7 +58,21 @@ def test_a_step_of_answering(attention):
     assert waits_of(step) == []
 
 
-def test_codes_of_swav_wait_once():
-    """Scaling asks once whether sums have underflowed, and goes to the log domain then."""
-    scores = torch.randn(8, 4)
-    assert waits_of(lambda: regard.swav.codes(scores)) == ["aten._local_scalar_dense"]
+def test_a_step_of_swav():
+    """Embeddings, scores, codes, loss, gradients, update: all that follows the cutting of crops."""
+    settings = Settings(prototypes=5, dim=8, optimizer="lars")
+    task = Swav(make_backbone("small", widths=[4], depths=[1], size=16), settings)
+    optimizer = task.optimizer()
+    crops = torch.randn(4, 6, 3, 16, 16)
+
+    def step():
+        z = torch.stack([task.embed(x) for x in crops])
+        scores = task.scores(z)
+        code, _ = task._codes(scores, None)
+        regard.swav.swapped_loss(scores, code, settings.temperature).backward()
+        task.before_update(200)
+        optimizer.step()
+        optimizer.zero_grad()
+        task.after_update(200)
+
+    assert waits_of(step) == []

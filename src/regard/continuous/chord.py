@@ -75,12 +75,17 @@ def series(delta: Tensor, h: Tensor, p: int, q: int) -> ChordIntegrals:
 
     def total(n: int, shift: int) -> Tensor:
         result = torch.zeros_like(square)
-        for k in range(_TERMS - 1, -1, -1):
-            beta = math.exp(math.lgamma(k + 0.5) + math.lgamma(n + 1) - math.lgamma(k + n + 1.5))
-            result = result * square + hermite[2 * k + shift] * (beta / math.factorial(2 * k))
+        for k, factor in reversed(list(enumerate(coefficients(n)))):
+            result = result * square + hermite[2 * k + shift] * factor
         return result
 
     return total(p, 0), total(p, 1), total(q, 0), total(q, 1), total(q, 2)
+
+
+def coefficients(n: int) -> list[float]:
+    """Those of the series (5.16) for the power n: B(k + 1/2, n + 1) / (2 k)!."""
+    betas = [math.exp(math.lgamma(k + 0.5) + math.lgamma(n + 1) - math.lgamma(k + n + 1.5)) for k in range(_TERMS)]
+    return [beta / math.factorial(2 * k) for k, beta in enumerate(betas)]
 
 
 def has_closed_form(p: float) -> bool:

@@ -11,15 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard import _check, native
-from regard._torch import exporting
+from regard import _check, gpu, native
+from regard._torch import exporting, transforming
 from regard.continuous import _small, chord
 from regard.continuous._gamma import ball_constant
 from regard.continuous.nodes import angles_in_reach, edge_of, gauss_legendre, log_of_squared_cosine
+from regard.continuous.triton import chords_triton, series_of
 
 # Number of chords, and the standard deviations of the Gaussian they cover: errors near 1e-5 and 1e-8 of the maximum.
 RULES = {torch.float32: (20, 5.0), torch.float64: (32, 6.0)}
-# Elements of one temporary array, so that the blocks of a large batch fit the processor's cache.
+# Elements of one temporary array, so that the blocks of a large batch fit a CPU's cache; 64 times as many elsewhere.
 _BLOCK = 1 << 18
 
 Moments = tuple[Tensor, Tensor, Tensor]
@@ -115,7 +116,7 @@ def _on_interval(y: Tensor, half: Tensor, p: float, q: float, chords: int | None
 
 
 def _on_ellipse(where: Whitened, p: float, q: float, chords: int | None) -> Moments:
-    """`_block`, or the native kernel, over the flattened batch."""
+    """`_block`, or a kernel, over the flattened batch."""
     nodes, reach = rule_for(where.centre, chords, p)
     flat = where.flat()
     sums = _by_kernel(flat, int(q), nodes, reach) if p == 1 else None
@@ -127,7 +128,8 @@ def _on_ellipse(where: Whitened, p: float, q: float, chords: int | None) -> Mome
 
 def row_blocks(block: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], flat: list[Tensor], nodes: int) -> Tensor:
     """`block` of a few rows of the four tensors of `Whitened.flat` at a time; `nodes` is the number per function."""
-    rows = max(1, _BLOCK // (flat[0].shape[1] * nodes))
+    size = _BLOCK if flat[0].device.type == "cpu" else 64 * _BLOCK
+    rows = max(1, size // (flat[0].shape[1] * nodes))
     # An exported graph for all sizes cannot depend on the number of rows.
     pieces = [flat] if exporting() else zip(*(torch.split(x, rows) for x in flat), strict=True)
     blocks = [block(a, b, c, d) for a, b, c, d in pieces]
@@ -135,16 +137,21 @@ def row_blocks(block: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], flat: 
 
 
 def _by_kernel(flat: list[Tensor], q: int, nodes: int, reach: float) -> Tensor | None:
-    """The sums of `_block` with p = 1 by the native kernel, in one pass; None where it does not apply."""
+    """The sums of `_block` with p = 1 by a kernel, in one pass; None where none applies."""
     y1, short = flat[0], flat[3]
-    if y1.dtype != torch.float32 or not _check.readable(y1) or not native.usable(*flat):
+    if y1.dtype != torch.float32 or exporting():
         return None
-    if bool((short < chord.SHORT).any()):
+    by_triton = gpu.usable(*flat) and not transforming()
+    if not by_triton and (not _check.readable(y1) or not native.usable(*flat) or bool((short < chord.SHORT).any())):
         return None
     x, w = gauss_legendre(nodes, y1)
-    sums = y1.new_empty(*y1.shape[:2], 6)
     ellipses = [y.expand_as(y1).contiguous() for y in flat]
     c = ball_constant(2, 1)
+    if by_triton:
+        ratio, factors = ball_constant(2, q) / c, series_of(q, y1.device)
+        found: Tensor = chords_triton(*ellipses, x, w * c, factors, q, reach, ratio)
+        return found[..., 0, :]
+    sums = y1.new_empty(*y1.shape[:2], 6)
     native.call("regard_chords_f32", *ellipses, sums, y1.numel(), x, w * c, nodes, q, reach, ball_constant(2, q) / c)
     return sums
 

@@ -82,4 +82,4 @@ def triton_kernels() -> str:
         return f"off: {reason}; plain PyTorch does the work on GPUs"
     if not torch.cuda.is_available():
         return "off: torch finds no GPU"
-    return "on: sparsemax, entmax and attention with them, on GPUs"
+    return "on: sparsemax, entmax, attention with them, Sinkhorn, chords of continuous sparsemax, on GPUs"

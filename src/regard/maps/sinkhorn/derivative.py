@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from regard.maps.sinkhorn.log_domain import start
+from regard import _check
+from regard.maps.sinkhorn.log_domain import start, widest
 from regard.maps.sinkhorn.products import quotient, reduced, times_columns, times_rows
 from regard.maps.sinkhorn.scaling import Scaling, gibbs_kernel, underflow_bound
 
@@ -67,6 +68,8 @@ def unrolled(run: Scaling, plan: Tensor, dplan: Tensor, df: Tensor, dg: Tensor) 
     In terms of the final plan P, half an iteration adds P * (x y^T) to the gradient. The vectors x and y come from
     matrix-vector products, as in the forward pass, and all the outer products are one matrix product at the end.
     """
+    if not _check.readable_at_once(plan):
+        return _unrolled_log(run, dplan, df, dg)
     a, b, eps, group = run.a, run.b, run.eps, run.group
     fs, gs = torch.stack([start(a).double(), *run.fs]), torch.stack(run.gs)
     u = torch.where(a > 0, ((fs - fs[-1]) / eps).exp(), 0).to(plan.dtype)
@@ -103,8 +106,10 @@ def _safe(u: Tensor, v: Tensor, run: Scaling) -> bool:
 
 
 def _unrolled_log(run: Scaling, dplan: Tensor, df: Tensor, dg: Tensor) -> Gradients:
-    """The same where the final plan is too far from the first: one kernel per half iteration, in float64."""
-    s, a, b, eps = run.s.double(), run.a.double(), run.b.double(), run.eps
+    """The same where the final plan is too far from the first, or where nothing may be read that says so: one kernel
+    per half iteration, in float64."""
+    eps = run.eps
+    s, a, b = (x.to(widest(run.s)) for x in (run.s, run.a, run.b))
     fs = [start(a), *run.fs]
     ds = gibbs_kernel(s, run.gs[-1], a, eps) * dplan / eps
     df = df + ds.sum(-1)

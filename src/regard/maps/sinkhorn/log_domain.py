@@ -28,9 +28,10 @@ def rows_alone(
     s: Tensor, a: Tensor, b: Tensor, eps: float, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Zero iterations: only the rows are scaled. Arguments as in `sinkhorn`."""
-    g = start(b).double()
-    f = row_potential(s.double(), g, a.double(), eps)
-    plan = ((s.double() + f.unsqueeze(-1) + g.unsqueeze(-2)) / eps).exp().to(s.dtype)
+    wide = widest(s)
+    g = start(b).to(wide)
+    f = row_potential(s.to(wide), g, a.to(wide), eps)
+    plan = ((s.to(wide) + f.unsqueeze(-1) + g.unsqueeze(-2)) / eps).exp().to(s.dtype)
     return plan, f.to(s.dtype), g.to(s.dtype), share_error(reduced(plan.detach().sum(-2), group), b.detach())
 
 
@@ -61,8 +62,15 @@ def share_error(columns: Tensor, b: Tensor) -> Tensor:
 
 
 def pieces(s: Tensor, dim: int) -> int:
-    """The number of pieces that `s` is cut into along `dim`."""
+    """The number of pieces that `s` is cut into along `dim`: one on devices other than a CPU."""
+    if s.device.type != "cpu":
+        return 1
     return min(s.shape[dim], -(-s.numel() // LOG_CHUNK))
+
+
+def widest(x: Tensor) -> torch.dtype:
+    """The dtype of potentials and of the log domain: float64, or float32 on MPS, which has no other."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 def _log_sum_exp(z: Tensor, dim: int, group: dist.ProcessGroup | None = None) -> Tensor:

@@ -7,6 +7,9 @@ is never rewritten. The danger is that an entry of M underflows, and u and v gro
 Such an entry is below `tiny`, so the error has a bound in known quantities (6.6). Iterations are accepted
 only while it is below the rounding error. Then the potentials are absorbed into a new M, which is good for at least one
 more iteration; only where the first M fails is an iteration run in the log domain.
+
+The bound is a number that must be read. On devices other than a CPU, without a `tol`, nothing is: all iterations run in
+the log domain, by a Triton kernel or in float64.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regard.maps.sinkhorn.log_domain import log_iteration, pieces, share_error, start
+from regard import _check
+from regard.maps.sinkhorn.log_domain import log_iteration, pieces, share_error, start, widest
 from regard.maps.sinkhorn.products import quotient, reduced, scaled_rows, times_rows
+from regard.maps.sinkhorn.triton import sweepable, swept
 
 BLOCK = 10  # iterations between two checks of the bound
 
@@ -40,7 +45,9 @@ class Scaling:
     iterations: int = 0
 
     def solve(self, most: int, tol: float | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Plan, potentials f and g, and residual, after at most `most` iterations."""
+        """Plan, potentials f and g, and residual, after at most `most` iterations, of which there is at least one."""
+        if tol is None and not _check.readable_at_once(self.s):
+            return self._unread(most)
         s, a, b, eps = self.s, self.a, self.b, self.eps
         f, g = start(a).double(), start(b).double()
         f0, g0 = torch.zeros_like(f), torch.zeros_like(g) - self.top.unsqueeze(-1)
@@ -73,6 +80,24 @@ class Scaling:
         columns = reduced(times_rows(u, matrix), self.group) if ahead is None else ahead
         residual = share_error(columns * v, b)
         return matrix.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2)), f, g, residual
+
+    def _unread(self, iterations: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same in a fixed number of iterations, in the log domain, where no value is read."""
+        s, a, b, eps = self.s, self.a, self.b, self.eps
+        self.iterations = iterations
+        if sweepable(s):
+            plan, fs, gs, residual = swept(s, a, b, self.top, eps, iterations, self.group)
+            for f, g in zip(fs, gs, strict=True):
+                self._record(f, g)
+            return plan, fs[-1], gs[-1], residual
+        wide = widest(s)
+        scores, of_rows, of_columns = s.to(wide), a.to(wide), b.to(wide)
+        f = start(of_rows)
+        for _ in range(iterations):
+            f, g = log_iteration(scores, f, of_rows, of_columns, eps, self.group)
+            self._record(f, g)
+        plan = gibbs_kernel(s, g, a, eps)
+        return plan, f, g, share_error(reduced(plan.sum(-2), self.group), b)
 
     def _record(self, f: Tensor, g: Tensor) -> None:
         if self.keep:
@@ -126,7 +151,7 @@ def gibbs_kernel(s: Tensor, g: Tensor, a: Tensor, eps: float) -> Tensor:
     step = -(-s.shape[-2] // pieces(s, -2))
     for i in range(0, s.shape[-2], step):
         rows = slice(i, i + step)
-        z = s[..., rows, :] + g.double().unsqueeze(-2)
+        z = s[..., rows, :] + g.to(widest(s)).unsqueeze(-2)
         top = z.amax(-1, keepdim=True)
         z = z.sub_(torch.where(top > -math.inf, top, 0)).div_(eps).exp_()
         out[..., rows, :] = z.mul_(quotient(a[..., rows].unsqueeze(-1), z.sum(-1, keepdim=True)))
