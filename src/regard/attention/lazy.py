@@ -25,7 +25,7 @@ from regard.attention.place import Place
 from regard.attention.query_blocks import QueryBlocks, rows_in_budget
 from regard.attention.sink import map_with_sink, with_sink
 from regard.attention.softmax_blocks import SoftmaxBlock, has_softmax_blocks, softmax_blocks
-from regard.attention.softmax_kernel import suits_kernel, summaries_by_kernel
+from regard.attention.summaries_kernel import suits_kernel, summaries_by_kernel
 from regard.attention.weights import weights_of
 from regard.maps.entmax import softmax
 from regard.maps.spelling import as_map
