@@ -28,7 +28,7 @@ class Fused(Algorithm):
         """Where the kernel does not form all scores, or they are few."""
         if not isinstance(call.map, Softmax) or not isinstance(call.affinity, Factored):
             return False
-        if call.exporting or softmax_kernel.suits(call):
+        if call.exporting or softmax_kernel.suits_softmax(call):
             return True
         # For the gradient of a bias the kernel forms all scores; for dropout it does so on a CPU.
         learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
@@ -41,7 +41,7 @@ class Fused(Algorithm):
 
     def cost(self, call: Call) -> Plan:
         """Linear memory."""
-        how = "scores in the cache" if softmax_kernel.suits(call) else "one scaled_dot_product_attention"
+        how = "scores in the cache" if softmax_kernel.suits_softmax(call) else "one scaled_dot_product_attention"
         return Plan("fused", how, "O(Lq Lk d)", "O((Lq + Lk) d)")
 
     def compute(self, call: Call) -> Tensor:
@@ -50,7 +50,7 @@ class Fused(Algorithm):
         if bare and (usual := usual_softmax(call.q, call.k, call.v, call.affinity, call.map)) is not None:
             return usual
         call = call.promoted()
-        if softmax_kernel.suits(call) and (c := softmax_kernel.context_of(call)) is not None:
+        if softmax_kernel.suits_softmax(call) and (c := softmax_kernel.softmax_context(call)) is not None:
             return c.to(call.dtype)
         inputs = fused_inputs(call.q, call.k, call.v, cast(Factored, call.affinity), call.bias)
         c = fused_softmax(

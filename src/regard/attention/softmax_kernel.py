@@ -25,7 +25,7 @@ WORK = 1 << 20  # multiplications of the scores: below them the call itself take
 WIDTH = 16  # numbers in the widest register: widths are multiples of it
 
 
-def suits(call: Call) -> bool:
+def suits_softmax(call: Call) -> bool:
     """Whether the kernel supports the call, and is worth it."""
     if call.exporting or call.dropout > 0 or not isinstance(call.map, Softmax) or type(call.affinity) is not Dot:
         return False
@@ -43,7 +43,7 @@ def in_reach(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> bool:
     return _check.readable(q) and not forward_mode() and native.reachable(q, k, v, *more) and native.fast_products()
 
 
-def context_of(call: Call) -> Tensor | None:
+def softmax_context(call: Call) -> Tensor | None:
     """The context of a call that it suits; None if a number is not finite or so large that scores may not be."""
     batch = batch_of(call.q, call.k, call.v)
     q, k, v = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from regard._problem import Problem
 from regard.native import _load
 
-WIDEST = "avx512"
+FASTEST = "avx512"
 _off: ContextVar[bool] = ContextVar("regard_kernels_off", default=False)
 
 
@@ -60,7 +60,7 @@ def fast_products() -> bool:
 @functools.cache
 def _is_widest(kernels: ctypes.CDLL) -> bool:
     """By its name: one that was built by hand is not asked for its speed."""
-    others = [_load.path_of(name) for name in _load.VARIANTS if name != WIDEST]
+    others = [_load.path_of(name) for name in _load.VARIANTS if name != FASTEST]
     return Path(kernels._name) not in others
 
 
