@@ -275,14 +275,6 @@ def test_heads_that_share_keys_share_their_gradient(plain):
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_the_gradient_of_a_bias_goes_another_way():
-    q, k, v = inputs((2,), 9, 20, 16)
-    bias = torch.zeros(20, requires_grad=True)
-    plan = regard.explain_attend(q, k, v, map=regard.sparsemax, bias=bias)
-    assert "because the sparse kernel has no gradient of a bias" in plan.how
-    assert torch.autograd.grad(regard.attend(q, k, v, map=regard.sparsemax, bias=bias).square().sum(), bias)[0].any()
-
-
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.4, 1.6]).view(2, 1, 1)])
 def test_second_derivatives_of_sparse_attention(alpha, plain):
     q, k, v = inputs((2,), 60, 70)

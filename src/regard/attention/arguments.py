@@ -50,6 +50,15 @@ def batch_of(*tensors: Tensor) -> torch.Size:
     return torch.Size(torch.broadcast_shapes(*(x.shape[:-2] for x in tensors)))
 
 
+def four_axes(x: Tensor) -> Tensor:
+    """(..., L, d) as (B, H, L, d) with the last stride one; a single leading axis becomes B and not H."""
+    if x.dim() < 4:
+        x = x.unsqueeze(-3) if x.dim() == 3 else x[None, None]
+    elif x.dim() > 4:
+        x = x.flatten(0, -4)
+    return x if x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format)
+
+
 def has_groups(q: Tensor, k: Tensor, v: Tensor | None) -> bool:
     """Whether the heads of the queries are a multiple of those of keys and values."""
     if min(x.dim() for x in (q, k, v) if x is not None) < 3 or 0 in (k.shape[-3], q.shape[-3]):

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.affinity import Affinity, Bilinear, Dot, Factored
+from regard.attention import softmax_kernel
 from regard.attention.algorithm import Algorithm, Plan
-from regard.attention.arguments import Map, batch_of
+from regard.attention.arguments import Map, batch_of, four_axes
 from regard.attention.call import Call
 from regard.attention.masks import with_causal
 from regard.attention.query_blocks import fits_in_one
@@ -27,7 +28,7 @@ class Fused(Algorithm):
         """Where the kernel does not form all scores, or they are few."""
         if not isinstance(call.map, Softmax) or not isinstance(call.affinity, Factored):
             return False
-        if call.exporting:
+        if call.exporting or softmax_kernel.suits_softmax(call):
             return True
         # For the gradient of a bias the kernel forms all scores; for dropout it does so on a CPU.
         learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
@@ -40,7 +41,8 @@ class Fused(Algorithm):
 
     def cost(self, call: Call) -> Plan:
         """Linear memory."""
-        return Plan("fused", "one scaled_dot_product_attention", "O(Lq Lk d)", "O((Lq + Lk) d)")
+        how = "scores in the cache" if softmax_kernel.suits_softmax(call) else "one scaled_dot_product_attention"
+        return Plan("fused", how, "O(Lq Lk d)", "O((Lq + Lk) d)")
 
     def compute(self, call: Call) -> Tensor:
         """All queries at once."""
@@ -48,6 +50,8 @@ class Fused(Algorithm):
         if bare and (usual := usual_softmax(call.q, call.k, call.v, call.affinity, call.map)) is not None:
             return usual
         call = call.promoted()
+        if softmax_kernel.suits_softmax(call) and (c := softmax_kernel.softmax_context(call)) is not None:
+            return c.to(call.dtype)
         inputs = fused_inputs(call.q, call.k, call.v, cast(Factored, call.affinity), call.bias)
         c = fused_softmax(
             inputs.q,
@@ -73,6 +77,8 @@ def usual_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Affinity, map: Map)
         return None
     if not _in_kernel_layout(q, k, v):
         return None
+    if (cached := softmax_kernel.bare_context(q, k, v, affinity)) is not None:
+        return cached
     inputs = fused_inputs(q, k, v, affinity)
     c = scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, scale=inputs.scale)
     return (c if inputs.sums_fit else finite_context(c, v)).to(q.dtype)
@@ -121,7 +127,7 @@ def fused_softmax(
     if out_width < padded:
         v = pad(v, (0, padded - out_width))
     batch = batch_of(q, k, v)
-    q, k, v = (_four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
+    q, k, v = (four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
     lq, lk = q.shape[-2], k.shape[-2]
     if diagonal is not None and (mask is not None or bias is not None or diagonal != 0):
         mask, diagonal = with_causal(mask, diagonal, lq, lk, q.device), None
@@ -148,13 +154,4 @@ def fused_softmax(
 def _pairs(x: Tensor, batch: torch.Size, keys: int) -> Tensor:
     """A mask or a bias that broadcasts to (*batch, Lq, Lk), as four axes."""
     x = x[(None,) * (len(batch) + 2 - x.dim())]
-    return _four_axes(x.expand(*(batch[:-1] if len(batch) > 2 else x.shape[:-3]), *x.shape[-3:-1], keys))
-
-
-def _four_axes(x: Tensor) -> Tensor:
-    """(..., L, d) as (B, H, L, d) with the last stride one; a single leading axis becomes B and not H."""
-    if x.dim() < 4:
-        x = x.unsqueeze(-3) if x.dim() == 3 else x[None, None]
-    elif x.dim() > 4:
-        x = x.flatten(0, -4)
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return four_axes(x.expand(*(batch[:-1] if len(batch) > 2 else x.shape[:-3]), *x.shape[-3:-1], keys))

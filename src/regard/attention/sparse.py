@@ -17,7 +17,7 @@ from regard import _check, native
 from regard._torch import forward_mode
 from regard.affinity import Dot, Factored, same_width
 from regard.attention.algorithm import Algorithm, Plan
-from regard.attention.arguments import batch_of
+from regard.attention.arguments import batch_of, four_axes
 from regard.attention.call import Call
 from regard.attention.query_blocks import QueryBlocks, rows_in_budget
 from regard.attention.range_checks import finite_parameters
@@ -31,8 +31,8 @@ class Sparse(Algorithm):
     """Sparsemax and entmax of a factored affinity, by a kernel that stores the support of each row."""
 
     def suits(self, call: Call) -> bool:
-        """Where the kernel supports the call; it has neither dropout nor the gradient of a bias."""
-        return _missing(call) is None and _within_reach(call)
+        """Where the kernel supports the call; it has no dropout."""
+        return call.dropout == 0 and _within_reach(call)
 
     def cost(self, call: Call) -> Plan:
         """Memory by the number of keys with weight."""
@@ -51,7 +51,7 @@ class Sparse(Algorithm):
             finite_parameters(affinity)
             q, k = affinity.factors(q, k)
         batch = batch_of(q, k, v)  # that of the affinity's weights too
-        q, k, v = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
+        q, k, v = (four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
         case = SparseCase(batch, QueryBlocks.of(call, rows_in_budget(call, call.pairs)), entmax_order(call.map), scale)
         alpha = call.map.alpha if isinstance(call.map, Entmax) and isinstance(call.map.alpha, Tensor) else None
         bias = None if call.bias is None else call.bias.float()
@@ -60,20 +60,11 @@ class Sparse(Algorithm):
         except NotFiniteError:
             call.finite()  # names the argument, if it is one
             return None
-        return c.reshape(*batch, *c.shape[-2:]).to(call.dtype)
+        return (c if len(batch) == 2 else c.reshape(*batch, *c.shape[-2:])).to(call.dtype)
 
     def lacks(self, call: Call) -> str | None:
-        """The dropout or the gradient of the bias, which the kernel does not support."""
-        missing = _missing(call)
-        return None if missing is None or not _within_reach(call) else f"the sparse kernel has no {missing}"
-
-
-def _missing(call: Call) -> str | None:
-    """What the kernel lacks of that which is asked for beside map and affinity."""
-    if call.dropout > 0:
-        return "dropout"
-    learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
-    return "gradient of a bias" if learned else None
+        """The dropout, which the kernel does not support."""
+        return "the sparse kernel has no dropout" if call.dropout > 0 and _within_reach(call) else None
 
 
 def _within_reach(call: Call) -> bool:

@@ -14,13 +14,14 @@ from torch.autograd import Function
 
 from regard import native
 from regard.affinity import Dot
+from regard.attention.arguments import four_axes
 from regard.attention.checkpointing import checkpointed
 from regard.attention.query_blocks import QueryBlocks
 from regard.attention.weights import weights_of
 from regard.maps.entmax import Entmax
 
 STORED = 1 << 25  # keys with weight that are stored at most; beyond them weights are computed again from the scores
-REGISTER = 16  # numbers in the widest register: weights of short rows are stored in whole ones
+NUMBERED = 1 << 16  # keys that two bytes can number
 PIECES = 16  # pieces of a backward pass at least, if there are so many queries
 QUERIES = 128  # in a piece at least
 
@@ -33,7 +34,7 @@ class NotFiniteError(Exception):
 class SparseCase:
     """What is not a tensor that has a gradient.
 
-    `batch`: the leading dimensions, which queries, keys and values have as one axis of heads.
+    `batch`: the leading dimensions, of which queries, keys and values have two.
     `blocks`: has the mask, as in `attend`, and the diagonal.
     `alpha`: the order of the map; None if it is a tensor.
     `scale`: factor of the inner products.
@@ -48,14 +49,13 @@ class SparseCase:
 def sparse_context(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, bias: Tensor | None, case: SparseCase
 ) -> Tensor:
-    """The context (heads, Lq, dv), differentiable in q, k, v and alpha, in float32.
+    """The context (B, H, Lq, dv) in the layout of q, differentiable in all tensors, in float32.
 
-    `q`, `k`, `v`: (heads, L, d).
+    `q`, `k`, `v`: (B, H, L, d) in any layout with the last stride one.
     `alpha`: one for each head, broadcast to (*batch, 1, 1), or None.
     `bias`: broadcasts to (*batch, Lq, Lk), or None.
     `case`: all other arguments.
     """
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     c: Tensor = _Sparse.apply(q, k, v, alpha, bias, case)
     return c
 
@@ -65,21 +65,27 @@ class _Sparse(Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, bias: Tensor | None, case: SparseCase
     ) -> Tensor:
-        heads, queries, keys = len(q), q.shape[-2], k.shape[-2]
+        (_, inner, queries, _), keys = q.shape, k.shape[-2]
+        heads = len(q) * inner
         kept = int(any(ctx.needs_input_grad))
-        room = min(heads * -(-queries // REGISTER) * REGISTER * keys, STORED) if kept else 0
-        start = q.new_empty(kept, heads, queries, dtype=torch.int64)
+        dense = case.alpha == 1.0  # softmax has no lists
+        room = min(heads * queries * keys, STORED) if kept and not dense else 0
+        start = q.new_empty(kept, heads, queries, dtype=torch.int32)
         count = q.new_empty(kept, heads, queries, dtype=torch.int32)
-        edge = q.new_empty(kept, heads, queries, 3, dtype=torch.float64)
-        supports = start, count, edge, q.new_empty(room, dtype=torch.int32), q.new_empty(room)
-        out = q.new_empty(heads, queries, v.shape[-1])
+        edge = q.new_empty(kept, heads, queries, 4)
+        place, weight = q.new_empty(_units(room, keys), dtype=torch.int16), q.new_empty(room)
+        used = q.new_empty(1, dtype=torch.int64)
+        out = _like(q, len(q), v.shape[-1])
         extras, sizes = _extras(alpha, bias, case, heads, keys)
-        widths = heads, queries, keys, q.shape[-1], v.shape[-1]
-        inputs = q, k, v, *extras, out, *supports
-        if native.call("regard_attend_forward", *inputs, *widths, *sizes, kept, room, case.scale):
+        widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
+        tensors = *_strided(q, k, v), *extras, *_strided(out), start, count, edge, place, weight, used
+        if native.call("regard_attend_forward", *tensors, *widths, *sizes, kept, room, len(place), case.scale):
             raise NotFiniteError
-        ctx.save_for_backward(q, k, v, alpha, bias)
-        ctx.supports, ctx.room, ctx.case = supports, room, case
+        if kept:
+            ctx.save_for_backward(q, k, v, alpha, bias)
+            taken = int(used)  # what was not needed is given back
+            ctx.supports = start, count, edge, _first(place, _units(taken, keys)), _first(weight, taken)
+            ctx.case = case
         return out
 
     @staticmethod
@@ -87,26 +93,74 @@ class _Sparse(Function):
         q, k, v, alpha, bias = ctx.saved_tensors
         case: SparseCase = ctx.case
         if torch.is_grad_enabled():  # create_graph=True: the dense algorithm can be differentiated twice
-            leaves = [q, k, v] if alpha is None else [q, k, v, alpha]
-            chosen = [x for x, needed in zip(leaves, ctx.needs_input_grad, strict=False) if needed]
+            needed = ctx.needs_input_grad[:5]
+            chosen = [x for x, asked in zip((q, k, v, alpha, bias), needed, strict=True) if asked]
             c = _dense_context(q, k, v, alpha, bias, case)
             gradients = iter(torch.autograd.grad(c, chosen, grads[0], create_graph=True))
-            return *(next(gradients) if needed else None for needed in ctx.needs_input_grad[:4]), None, None
-        heads, queries, keys = len(q), q.shape[-2], k.shape[-2]
+            return *(next(gradients) if asked else None for asked in needed), None
+        (batches, inner, queries, _), keys = q.shape, k.shape[-2]
+        heads = batches * inner
         # By sizes alone, so that sums have one order for every number of threads.
         parts = max(1, min(-(-PIECES // heads), queries // QUERIES))
-        dq, dk, dv = torch.empty_like(q), q.new_empty(parts, *k.shape), q.new_empty(parts, *v.shape)
+        dq, dk, dv = _like(q, batches), _like(k, parts * batches), _like(v, parts * batches)
         learned = int(ctx.needs_input_grad[3])
         dalpha = q.new_empty(learned, parts, heads, dtype=torch.float64)
         extras, sizes = _extras(alpha, bias, case, heads, keys)
-        widths = heads, queries, keys, q.shape[-1], v.shape[-1]
-        tensors = q, k, v, grads[0].contiguous(), *extras, *ctx.supports, dq, dk, dv, dalpha
-        native.call("regard_attend_backward", *tensors, *widths, *sizes, ctx.room, parts, learned, case.scale)
-        slope = None
+        groups, sums = _groups(extras[2], heads, parts) if ctx.needs_input_grad[4] else (1, 0)
+        dbias = q.new_empty(sums, *extras[2].shape)
+        grad = four_axes(grads[0])
+        tensors = *_strided(q, k, v, grad), *extras, *ctx.supports, *_strided(dq, dk, dv), dalpha, dbias
+        place, weight = ctx.supports[-2:]
+        counts = len(weight), len(place), parts, learned, sums, groups
+        widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
+        native.call("regard_attend_backward", *tensors, *widths, *sizes, *counts, case.scale)
+        in_alpha = in_bias = None
         if learned:
             per_head = dalpha.sum((0, 1)).view((*case.batch, 1, 1))
-            slope = per_head.sum_to_size(alpha.shape).to(alpha.dtype)
-        return dq, dk[0] if parts == 1 else dk.sum(0), dv[0] if parts == 1 else dv.sum(0), slope, None, None
+            in_alpha = per_head.sum_to_size(alpha.shape).to(alpha.dtype)
+        if sums:
+            per_matrix = dbias[0] if sums == 1 else dbias.sum(0)
+            in_bias = per_matrix.view(*bias.shape[:-2], *per_matrix.shape[-2:]).sum_to_size(bias.shape)
+        return dq, _added(dk, parts), _added(dv, parts), in_alpha, in_bias, None
+
+
+def _strided(*tensors: Tensor) -> tuple[Any, ...]:
+    return tuple(argument for x in tensors for argument in native.strided(x))
+
+
+def _like(x: Tensor, batches: int, width: int | None = None) -> Tensor:
+    """New memory for (batches, H, L, width) in the order of axes of x (B, H, L, d)."""
+    _, heads, rows, d = x.shape
+    width = d if width is None else width
+    if heads > 1 and x.stride(1) < x.stride(2):  # heads of a row side by side, as a projection gives them
+        return x.new_empty(batches, rows, heads, width).transpose(1, 2)
+    return x.new_empty(batches, heads, rows, width)
+
+
+def _added(x: Tensor, parts: int) -> Tensor:
+    """The sum of parts of a gradient."""
+    return x if parts == 1 else x.unflatten(0, (parts, -1)).sum(0)
+
+
+def _units(entries: int, keys: int) -> int:
+    """Numbers of two bytes that so many places of keys take."""
+    return entries if keys <= NUMBERED else 2 * entries
+
+
+def _first(x: Tensor, n: int) -> Tensor:
+    """The first n numbers in memory of their own, unless they are most of it."""
+    return x[:n].clone() if 4 * n < 3 * len(x) else x[:n]
+
+
+def _groups(bias: Tensor, heads: int, parts: int) -> tuple[int, int]:
+    """In how many groups the heads that share a bias are summed, and how many sums of biases that gives.
+
+    `bias`: the distinct matrices (count, 1 or Lq, Lk).
+    `heads`: all of them.
+    `parts`: of the queries; those that share a row of the bias have a sum each.
+    """
+    groups = min(heads // len(bias), max(1, -(-PIECES // (len(bias) * parts))))
+    return groups, groups if bias.shape[1] > 1 else groups * parts
 
 
 def _extras(
@@ -158,6 +212,9 @@ def _dense_context(
         x = x[(None,) * max(0, 2 - x.dim())]
         return x.expand(*case.batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
 
+    shape = *q.shape[:-1], v.shape[-1]
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+
     def rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, *alphas: Tensor) -> Tensor:
         map = Entmax(alphas[0] if alphas else case.alpha or 1.5)
         return weights_of(q, k, Dot(case.scale), map, mask, bias) @ v
@@ -165,4 +222,4 @@ def _dense_context(
     mask = None if case.blocks.mask is None else by_head(case.blocks.mask)
     tensors: Sequence[Tensor] = () if alpha is None else (by_head(alpha),)
     added = None if bias is None else by_head(bias)
-    return torch.cat(checkpointed(rows, replace(case.blocks, mask=mask), q, k, v, added, tensors), -2)
+    return torch.cat(checkpointed(rows, replace(case.blocks, mask=mask), q, k, v, added, tensors), -2).view(shape)

@@ -5,9 +5,21 @@ environment variable REGARD_NATIVE selects another: 0 for none, the name of a va
 selection that cannot be loaded is an error at first use.
 """
 
-from regard.native._call import call, reachable, suffix, usable
-from regard.native._choose import library, native_kernels, switched_off
+from regard.native._call import call, reachable, strided, suffix, usable
+from regard.native._choose import fast_products, library, native_kernels, switched_off
 from regard.native._largest import largest
 from regard.native._load import variants
 
-__all__ = ["call", "largest", "library", "native_kernels", "reachable", "suffix", "switched_off", "usable", "variants"]
+__all__ = [
+    "call",
+    "fast_products",
+    "largest",
+    "library",
+    "native_kernels",
+    "reachable",
+    "strided",
+    "suffix",
+    "switched_off",
+    "usable",
+    "variants",
+]

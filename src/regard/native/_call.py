@@ -13,7 +13,7 @@ from torch import Tensor
 from regard._check import complain
 from regard._torch import in_transform
 from regard.native._choose import library
-from regard.native._signatures import SIGNATURES, THREADS, Argument
+from regard.native._signatures import SIGNATURES, STRIDES, THREADS, Argument
 
 _REAL = Tensor, torch.nn.Parameter
 # By C type: the ctypes of a number, its Python types, and the dtype of a tensor where C expects an address.
@@ -22,6 +22,7 @@ _KINDS: dict[str, Any] = {"int": int, "int64_t": int, "double": (int, float)}
 _DTYPES = {
     "float*": torch.float32,
     "double*": torch.float64,
+    "int16_t*": torch.int16,
     "int32_t*": torch.int32,
     "int64_t*": torch.int64,
     "uint8_t*": torch.bool,
@@ -60,7 +61,8 @@ def suffix(x: Tensor) -> str:
 def call(name: str, *arguments: Any) -> int:
     """Run the kernel of this name in `SIGNATURES` and return its result.
 
-    Tensors are passed by address; they must be contiguous, on a CPU, and have the dtype and the size of the table.
+    Tensors are passed by address; they must be contiguous, or as `strided` passes them where the table says so, on a
+    CPU, and have the dtype and the size of the table.
     Numbers are passed as they are, and the number of threads, torch's, is added. A call that does not fit the table is
     a TypeError or a ValueError, before anything runs.
     """
@@ -70,11 +72,13 @@ def call(name: str, *arguments: Any) -> int:
     values = list(arguments)
     try:
         # Calls of torch matter where rows are short: as few as possible.
-        for place, dtype, entries, sizes in kernel.tensors:
+        for place, dtype, entries, sizes, is_strided in kernel.tensors:
             x = arguments[place]
             for size in sizes:
                 entries *= arguments[size]
-            if x.dtype is not dtype or x.numel() != entries or not (x.is_contiguous() and x.is_cpu):
+            if x.dtype is not dtype or x.numel() != entries or not x.is_cpu:
+                _refuse(kernel, arguments)
+            if x.stride() != (*arguments[place + 1 : place + 4], 1) if is_strided else not x.is_contiguous():
                 _refuse(kernel, arguments)
             values[place] = x.data_ptr()
         result: int = kernel.function(*values, torch.get_num_threads())
@@ -83,20 +87,26 @@ def call(name: str, *arguments: Any) -> int:
     return result
 
 
+def strided(x: Tensor) -> tuple[Tensor | int, ...]:
+    """A tensor of four axes as `call` takes it where the table says strided: with the strides of all axes but the last,
+    which must be one."""
+    return x, *x.stride()[:3]
+
+
 class Kernel(NamedTuple):
     """A C function with its types, and the requirements on a call.
 
     `name`: its name in the table.
     `function`: the function, which takes addresses and numbers.
     `arguments`: those of `call`: all but the number of threads.
-    `tensors`: for each tensor its place, its dtype, and a number and the places of sizes, whose product is the number
-    of its entries.
+    `tensors`: for each tensor its place, its dtype, a number and the places of sizes, whose product is the number of
+    its entries, and whether it is strided.
     """
 
     name: str
     function: Any
     arguments: tuple[Argument, ...]
-    tensors: tuple[tuple[int, torch.dtype, int, tuple[int, ...]], ...]
+    tensors: tuple[tuple[int, torch.dtype, int, tuple[int, ...], bool], ...]
 
 
 @functools.cache
@@ -116,6 +126,7 @@ def prepared(kernels: ctypes.CDLL | None, name: str) -> Kernel:
             _dtype(x),
             math.prod(n for n in x.entries if isinstance(n, int)),
             tuple(places[n] for n in x.entries if isinstance(n, str)),
+            x.strided,
         )
         for x in arguments
         if x.entries
@@ -125,6 +136,11 @@ def prepared(kernels: ctypes.CDLL | None, name: str) -> Kernel:
 
 def _dtype(argument: Argument) -> torch.dtype:
     return _DTYPES[argument.type.removeprefix("const ")]
+
+
+def _strides(argument: Argument, values: dict[str, Any]) -> tuple[int, ...]:
+    """The strides that are passed with a strided tensor."""
+    return tuple(values[f"{argument.name}_{axis}"] for axis in STRIDES)
 
 
 def _refuse(kernel: Kernel, arguments: tuple[Any, ...]) -> NoReturn:
@@ -145,7 +161,10 @@ def _refuse(kernel: Kernel, arguments: tuple[Any, ...]) -> NoReturn:
             complain(what, got, f"a tensor of {_dtype(argument)}", remedy, TypeError)
     for argument in kernel.arguments:
         x, what = values[argument.name], f"{kernel.name}, {argument.name}"
-        if argument.entries and not (x.is_contiguous() and x.is_cpu):
+        if argument.strided and (x.dim() != 4 or x.stride()[:3] != _strides(argument, values) or x.stride(3) != 1):
+            got = f"strides {x.stride()} with arguments {_strides(argument, values)}"
+            complain(what, got, "four axes, the last stride one, the others as arguments", remedy)
+        if argument.entries and not (x.is_cpu and (argument.strided or x.is_contiguous())):
             layout = "contiguous" if x.is_contiguous() else "strided"
             complain(what, f"{layout} memory on {x.device}", "contiguous memory on a CPU", remedy)
         if argument.entries and x.numel() != (

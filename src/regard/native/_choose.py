@@ -13,6 +13,7 @@ from pathlib import Path
 from regard._problem import Problem
 from regard.native import _load
 
+FASTEST = "avx512"
 _off: ContextVar[bool] = ContextVar("regard_kernels_off", default=False)
 
 
@@ -48,6 +49,19 @@ def chosen() -> ctypes.CDLL | None:
         with contextlib.suppress(OSError):
             return _load.load(_load.path_of(name))
     return None
+
+
+def fast_products() -> bool:
+    """Whether the kernels in use multiply matrices as fast as a BLAS: those for the widest registers do."""
+    kernels = library()
+    return kernels is not None and _is_widest(kernels)
+
+
+@functools.cache
+def _is_widest(kernels: ctypes.CDLL) -> bool:
+    """By its name: one that was built by hand is not asked for its speed."""
+    others = [_load.path_of(name) for name in _load.VARIANTS if name != FASTEST]
+    return Path(kernels._name) not in others
 
 
 def native_kernels() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-INTERFACE = 10  # changes with every signature below, and with the meaning of an argument
+INTERFACE = 11  # changes with every signature below, and with the meaning of an argument
 
 
 class Argument(NamedTuple):
@@ -17,11 +17,14 @@ class Argument(NamedTuple):
     `name`: its name, as in the C++ file.
     `type`: its C type, such as "double" or "const float*".
     `entries`: of an address, the sizes whose product is the number of entries: names of other arguments, or numbers.
+    `strided`: the tensor has four axes in any layout with the last stride one, and its other strides, in numbers, are
+    the three arguments that follow.
     """
 
     name: str
     type: str
     entries: tuple[str | int, ...] = ()
+    strided: bool = False
 
 
 class Signature(NamedTuple):
@@ -39,6 +42,10 @@ def _writes(name: str, type: str, *entries: str | int) -> Argument:
     return Argument(name, f"{type}*", entries)
 
 
+def _strided(name: str, type: str, *entries: str | int) -> tuple[Argument, ...]:
+    return Argument(name, type, entries, strided=True), *_sizes(*(f"{name}_{axis}" for axis in STRIDES))
+
+
 def _sizes(*names: str) -> tuple[Argument, ...]:
     return tuple(Argument(name, "int64_t") for name in names)
 
@@ -47,6 +54,7 @@ def _numbers(*names: str) -> tuple[Argument, ...]:
     return tuple(Argument(name, "double") for name in names)
 
 
+STRIDES = "outer", "inner", "step"  # of batches, heads and rows
 THREADS = Argument("threads", "int")  # the last argument of every kernel; `native.call` adds it
 
 
@@ -100,43 +108,49 @@ def _extras() -> tuple[Argument, ...]:
     )
 
 
-_ATTENTION = _sizes("heads", "rows", "n", "e", "d", "masks", "mask_rows", "biases", "bias_rows", "alphas", "diagonal")
+_ATTENTION = _sizes(
+    *("inner", "heads", "rows", "n", "e", "d", "masks", "mask_rows", "biases", "bias_rows", "alphas", "diagonal")
+)
+_ROW, _KEY = ("heads", "rows"), ("heads", "n")
+_QUERIES_KEYS_VALUES = (
+    *_strided("q", "const float*", *_ROW, "e"),
+    *_strided("k", "const float*", *_KEY, "e"),
+    *_strided("v", "const float*", *_KEY, "d"),
+)
 
 
 def _attend_forward() -> Signature:
-    row, key = ("heads", "rows"), ("heads", "n")
-    inputs = _reads("q", "float", *row, "e"), _reads("k", "float", *key, "e"), _reads("v", "float", *key, "d")
     outputs = (
-        _writes("out", "float", *row, "d"),
-        _writes("start", "int64_t", "kept", *row),
-        _writes("count", "int32_t", "kept", *row),
-        _writes("edge", "double", "kept", *row, 3),
-        _writes("place", "int32_t", "room"),
+        *_strided("out", "float*", *_ROW, "d"),
+        _writes("start", "int32_t", "kept", *_ROW),
+        _writes("count", "int32_t", "kept", *_ROW),
+        _writes("edge", "float", "kept", *_ROW, 4),
+        _writes("place", "int16_t", "units"),
         _writes("weight", "float", "room"),
+        _writes("used", "int64_t", 1),
     )
-    sizes = *_ATTENTION, *_sizes("kept", "room"), *_numbers("scale")
-    return Signature((*inputs, *_extras(), *outputs, *sizes, THREADS))
+    sizes = *_ATTENTION, *_sizes("kept", "room", "units"), *_numbers("scale")
+    return Signature((*_QUERIES_KEYS_VALUES, *_extras(), *outputs, *sizes, THREADS))
 
 
 def _attend_backward() -> Signature:
-    row, key = ("heads", "rows"), ("heads", "n")
-    inputs = _reads("q", "float", *row, "e"), _reads("k", "float", *key, "e"), _reads("v", "float", *key, "d")
     supports = (
-        _reads("start", "int64_t", *row),
-        _reads("count", "int32_t", *row),
-        _reads("edge", "double", *row, 3),
-        _reads("place", "int32_t", "room"),
+        _reads("start", "int32_t", *_ROW),
+        _reads("count", "int32_t", *_ROW),
+        _reads("edge", "float", *_ROW, 4),
+        _reads("place", "int16_t", "units"),
         _reads("weight", "float", "room"),
     )
     outputs = (
-        _writes("dq", "float", *row, "e"),
-        _writes("dk", "float", "parts", *key, "e"),
-        _writes("dv", "float", "parts", *key, "d"),
+        *_strided("dq", "float*", *_ROW, "e"),
+        *_strided("dk", "float*", "parts", *_KEY, "e"),
+        *_strided("dv", "float*", "parts", *_KEY, "d"),
         _writes("dalpha", "double", "learned", "parts", "heads"),
+        _writes("dbias", "float", "sums", "biases", "bias_rows", "n"),
     )
-    sizes = *_ATTENTION, *_sizes("room", "parts", "learned"), *_numbers("scale")
-    grad = _reads("grad", "float", *row, "d")
-    return Signature((*inputs, grad, *_extras(), *supports, *outputs, *sizes, THREADS))
+    sizes = *_ATTENTION, *_sizes("room", "units", "parts", "learned", "sums", "groups"), *_numbers("scale")
+    grad = _strided("grad", "const float*", *_ROW, "d")
+    return Signature((*_QUERIES_KEYS_VALUES, *grad, *_extras(), *supports, *outputs, *sizes, THREADS))
 
 
 def _chords() -> Signature:

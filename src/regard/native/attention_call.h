@@ -1,13 +1,27 @@
 // What a call of attention computes, and the memory of its threads.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "row_slopes.h"
+#include "row_support.h"
 
 namespace {
+
+// Rows of numbers for each of the heads, which lie `inner` apart in groups of `count`, these `outer` apart; rows are
+// `step` apart.
+template <typename T>
+struct Heads {
+    T* at;
+    int64_t count, outer, inner, step;
+    T* of(int64_t h) const { return at + h / count * outer + h % count * inner; }
+    T* row(int64_t h, int64_t i) const { return of(h) + i * step; }
+};
+typedef Heads<const float> Given;
+typedef Heads<float> Result;
 
 // Something for each pair of a query and a key: `rows` of them, or one for all, in each of `count` matrices, of which
 // head h has number of[h]. None if count is zero.
@@ -21,7 +35,7 @@ struct Pairs {
 
 // What is computed, as Python passes it. Query i sees the keys up to i + diagonal.
 struct Attention {
-    const float *q, *k, *v;
+    Given q, k, v;
     Pairs<uint8_t> mask;
     Pairs<float> bias;
     const double* alphas;
@@ -29,30 +43,82 @@ struct Attention {
     float scale;
     double alpha(int64_t h) const { return alphas[per_head ? h : 0]; }
     int64_t seen(int64_t i) const { return std::max<int64_t>(0, std::min(n, i + diagonal + 1)); }
+    bool in_registers() const { return e % wide == 0 && d % wide == 0; }
 };
 
-// The supports of all rows. Row i has count[i] keys, from start[i] on in `place` and `weight`, or start[i] is -1.
-// The pointers are those of constants in the backward pass.
-template <typename Start, typename Count, typename Weight, typename Number>
+// What is kept of a row whose weights are computed again: the numbers of `Edge`, the threshold in two parts.
+constexpr int64_t edge_numbers = 4;
+
+// The supports of all rows. Row i has count[i] keys, from start[i] on in `place` and `weight`, or start[i] is -1 and it
+// has its edge alone. A place takes two bytes, or four where there are more keys than two can number.
+template <typename Start, typename Place, typename Weight>
 struct SupportsOf {
-    Start* start;
-    Count *count, *place;
-    Weight* weight;
-    Number* edge;  // three numbers a row, `Edge`
+    Start *start, *count;
+    Place* place;
+    Weight *weight, *edge;
 };
-typedef SupportsOf<int64_t, int32_t, float, double> Supports;
-typedef SupportsOf<const int64_t, const int32_t, const float, const double> KnownSupports;
+typedef SupportsOf<int32_t, int16_t, float> Supports;
+typedef SupportsOf<const int32_t, const int16_t, const float> KnownSupports;
+
+constexpr int64_t numbered = 65536;  // keys that two bytes can number
+
+static void keep_edge(const Supports& kept, int64_t row, int64_t count, const Edge& edge) {
+    const float low = static_cast<float>(edge.low), rest = static_cast<float>(edge.low - double(low));
+    const float numbers[edge_numbers] = {static_cast<float>(edge.top), low, rest, static_cast<float>(edge.factor)};
+    kept.start[row] = -1;
+    kept.count[row] = static_cast<int32_t>(count);
+    std::memcpy(kept.edge + edge_numbers * row, numbers, sizeof(numbers));
+}
+
+static void keep_list(const Supports& kept, int64_t row, int64_t at, int64_t n, const int32_t* place,
+                      const float* weight, int64_t count) {
+    kept.start[row] = static_cast<int32_t>(at);
+    std::memcpy(kept.weight + at, weight, count * sizeof(float));
+    if (n > numbered) {
+        std::memcpy(kept.place + 2 * at, place, count * sizeof(int32_t));
+        return;
+    }
+    SIMD()
+    for (int64_t j = 0; j < count; ++j) kept.place[at + j] = static_cast<int16_t>(place[j]);
+}
+
+// The places of a list, in `place`.
+static void known_places(const KnownSupports& kept, int64_t row, int64_t n, int32_t* place) {
+    const int64_t at = kept.start[row], count = kept.count[row];
+    if (n > numbered) {
+        std::memcpy(place, kept.place + 2 * at, count * sizeof(int32_t));
+        return;
+    }
+    SIMD()
+    for (int64_t j = 0; j < count; ++j) place[j] = static_cast<int32_t>(static_cast<uint16_t>(kept.place[at + j]));
+}
+
+// A share of the memory for supports, taken from all of it a chunk at a time.
+struct Store {
+    std::atomic<int64_t>& used;
+    int64_t room, next, end;
+    int64_t take(int64_t n) {
+        if (next + n > end) {
+            const int64_t chunk = std::max<int64_t>(n, 4096), from = used.fetch_add(chunk);
+            if (from + chunk > room) return -1;
+            next = from;
+            end = from + chunk;
+        }
+        next += n;
+        return next - n;
+    }
+};
 
 // Memory of a thread.
 struct Workspace {
-    std::vector<float> keys, values, scores, weights, slope, hold, list;
+    std::vector<float> keys, scores, weights, slope, hold, list;
     std::vector<int32_t> place;
-    int64_t keys_of = -1, values_of = -1;  // heads whose keys and values are packed
-    int64_t range_of = -1;                 // head whose keys and values are known to be in range
+    int64_t keys_of = -1;   // head whose keys are packed
+    int64_t range_of = -1;  // head whose keys and values are known to be in range
     double largest_key = 0;
-    void forget() { keys_of = values_of = range_of = -1; }
+    void forget() { keys_of = range_of = -1; }
     void release() {  // what is large is not kept between calls
-        if (keys.size() + values.size() + scores.size() + weights.size() > (1 << 20)) *this = Workspace();
+        if (keys.size() + scores.size() + weights.size() > (1 << 20)) *this = Workspace();
     }
 };
 
@@ -70,9 +136,12 @@ INLINE T* fitted(std::vector<T>& x, int64_t n) {
 constexpr double range = 8e37;  // a quarter of the largest float: products below it cannot overflow when summed
 constexpr double small = 1e30;  // lost in rounding beside the largest float, so that adding to that cannot overflow
 
+// Gradients of a head; those in keys and values are sums over some of its queries.
 struct Gradients {
-    const float* of_context;
-    float *q, *k, *v;  // k and v: of this head and part
+    Given of_context;
+    Result q;
+    float *k, *v, *bias;  // bias: `bias_rows` rows of n numbers, to which this head adds; null if it is not learned
+    int64_t k_step, v_step, bias_rows;
     double alpha;
     bool learned;
 };
@@ -80,14 +149,21 @@ struct Gradients {
 // Gradients of one row from its support.
 static void backward_row(const Attention& c, int64_t h, int64_t i, const int32_t* place, const float* weight,
                          int64_t count, Gradients& g, Workspace& w) {
-    const int64_t row = h * c.rows + i;
-    const float* grad = g.of_context + row * c.d;
+    const float* grad = g.of_context.row(h, i);
     float *slope = fitted(w.slope, c.n), *hold = fitted(w.hold, padded(c.n));
-    products_at(c.v + h * c.n * c.d, c.d, place, count, grad, slope);
-    g.alpha += slopes(weight, slope, count, c.alpha(h), c.scale, g.learned, hold, slope);
-    gather(c.k + h * c.n * c.e, c.e, place, slope, count, g.q + row * c.e);
-    scatter(c.q + row * c.e, c.e, place, slope, count, g.k);
-    scatter(grad, c.d, place, weight, count, g.v);
+    products_at(c.v.of(h), c.v.step, c.d, place, count, grad, slope);
+    const float factor = g.bias == nullptr ? c.scale : 1.0f;
+    g.alpha += slopes(weight, slope, count, c.alpha(h), factor, g.learned, hold, slope);
+    if (g.bias != nullptr) {
+        float* sums = g.bias + (g.bias_rows > 1 ? i : 0) * c.n;
+        for (int64_t j = 0; j < count; ++j) {
+            sums[place[j]] += slope[j];
+            slope[j] *= c.scale;
+        }
+    }
+    gather(c.k.of(h), c.k.step, c.e, place, slope, count, g.q.row(h, i));
+    scatter(c.q.row(h, i), c.e, place, slope, count, g.k, g.k_step);
+    scatter(grad, c.d, place, weight, count, g.v, g.v_step);
 }
 
 INLINE bool below_infinity(const float* x, int64_t n) {

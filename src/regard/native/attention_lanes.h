@@ -1,6 +1,6 @@
-// Attention to few keys, a register of queries at a time. Scores, weights and their gradients lie key by key, so that
-// each lane is a query, and products are dense. The backward pass has the weights from the forward pass: those that are
-// not zero if they are few, else all of them.
+// Attention where most weights are not zero, or keys are few: a register of queries at a time. Scores, weights and their
+// gradients lie key by key, so that each lane is a query, and products are dense. Of the weights the backward pass has
+// lists if few are not zero, else it computes them again.
 #pragma once
 
 #include "attention_call.h"
@@ -8,39 +8,52 @@
 
 namespace {
 
-constexpr int64_t short_keys = 64;   // of so many keys at most; with more it pays to skip those without weight
+constexpr int64_t short_keys = 64;   // of so many keys at most it pays to skip none
 constexpr int64_t short_block = 64;  // queries at a time, a multiple of every `wide`
 
-// Whether a call goes this way. `room`: that for weights, or -1 if none are kept.
-static bool in_lanes(const Attention& c, int64_t room) {
-    bool fits = c.n <= short_keys && c.e % wide == 0 && c.d % wide == 0;
-    fits = fits && (room < 0 || c.heads * padded(c.rows) * c.n <= room);
+// Whether all of a call goes this way forward: it is softmax, or has few keys.
+static bool in_lanes(const Attention& c) {
+    if (!c.per_head && c.alpha(0) == 1.0) return true;
+    bool fits = c.n <= short_keys && c.in_registers();
     for (int64_t h = 0; fits && h < (c.per_head ? c.heads : 1); ++h) fits = c.alpha(h) >= softest;
     return fits;
 }
 
-// Where the weights of the queries from `a` on of a head are, key by key.
-INLINE int64_t weights_from(const Attention& c, int64_t h, int64_t a) { return (h * padded(c.rows) + a) * c.n; }
+// What mask, bias and diagonal add to the scores of query i, in n numbers.
+INLINE void added_to(const Attention& c, int64_t h, int64_t i, float* x) {
+    const int64_t keys = c.seen(i);
+    const float hidden = -std::numeric_limits<float>::infinity();
+    const float* more = c.bias.count > 0 ? c.bias.row(h, i, c.n) : nullptr;
+    const uint8_t* takes_part = c.mask.count > 0 ? c.mask.row(h, i, c.n) : nullptr;
+    if (more != nullptr)
+        std::memcpy(x, more, keys * sizeof(float));
+    else
+        std::memset(x, 0, keys * sizeof(float));
+    if (takes_part != nullptr)
+        SIMD()
+        for (int64_t j = 0; j < keys; ++j) x[j] = takes_part[j] ? x[j] : hidden;
+    std::fill(x + keys, x + c.n, hidden);
+}
 
 // Scores of the queries a to b of a head, with mask and bias, key by key. False for a number that is not finite.
 static bool lane_scores(const Attention& c, int64_t h, int64_t a, int64_t b, float* scores, Workspace& w) {
-    const int64_t rows = b - a, step = padded(rows);
+    const int64_t rows = b - a, step = padded(rows), room = padded(c.n);
     float* packed = fitted(w.list, step * c.e);
-    pack(c.q + (h * c.rows + a) * c.e, rows, c.e, c.scale, packed);
-    inner_products(c.k + h * c.n * c.e, c.n, c.e, packed, rows, rows, scores, step);
-    const float hidden = -std::numeric_limits<float>::infinity();
-    for (int64_t i = 0; i < rows; ++i) {
-        float* x = scores + i;
-        const int64_t keys = c.seen(a + i);
-        if (c.bias.count > 0) {
-            const float* more = c.bias.row(h, a + i, c.n);
-            for (int64_t j = 0; j < keys; ++j) x[j * step] += more[j];
+    pack(c.q.row(h, a), c.q.step, rows, c.e, c.scale, packed);
+    inner_products(c.k.of(h), c.k.step, c.n, c.e, packed, rows, rows, scores, step);
+    if (c.bias.count == 0 && c.mask.count == 0 && c.seen(a) == c.n) return true;
+    float* more = fitted(w.hold, wide * room);
+    for (int64_t first = 0; first < rows; first += wide) {
+        for (int64_t i = 0; i < std::min(wide, rows - first); ++i) added_to(c, h, a + first + i, more + i * room);
+        for (int64_t j = 0; j < c.n; j += wide) {
+            Wide square[wide];
+            transposed(more + j, room, square);
+            for (int64_t t = 0; t < std::min(wide, c.n - j); ++t) {
+                float* x = scores + (j + t) * step + first;
+                for (int64_t i = rows - first; i < wide; ++i) square[t][i] = 0.0f;  // no query
+                store(x, load(x) + square[t]);
+            }
         }
-        if (c.mask.count > 0) {
-            const uint8_t* takes_part = c.mask.row(h, a + i, c.n);
-            for (int64_t j = 0; j < keys; ++j) x[j * step] = takes_part[j] ? x[j * step] : hidden;
-        }
-        for (int64_t j = keys; j < c.n; ++j) x[j * step] = hidden;
     }
     return c.bias.count == 0 || below_infinity(scores, c.n * step);
 }
@@ -74,67 +87,96 @@ INLINE void lists_of(const float* weights, int64_t n, int64_t step, float* weigh
         }
 }
 
-// Keep the weights of the queries from `a` on as lists of those that are not zero if these are few; else false.
-static bool kept_as_lists(const Attention& c, int64_t h, int64_t a, const float* weights, int64_t rows,
-                          const Supports& kept, Workspace& w) {
-    const int64_t step = padded(rows), row = h * c.rows + a, room = padded(c.n) + wide;
+// Keep up to a register of queries: their edges, and their weights as lists if these are short.
+static void keep_lanes(const Attention& c, int64_t row, int64_t rows, const float* weights, int64_t step,
+                       const LaneRows& found, const Supports& kept, Store& store, Workspace& w) {
+    int64_t entries = 0;
+    for (int64_t i = 0; i < rows; ++i) {
+        const Edge edge = {found.top[i], double(found.low[i]) + double(found.rest[i]), found.factor[i]};
+        keep_edge(kept, row + i, static_cast<int64_t>(found.count[i]), edge);
+        entries += kept.count[row + i];
+    }
+    const int64_t at = c.n > short_keys || 3 * entries > rows * c.n ? -1 : store.take(entries);
+    if (at < 0) return;
+    const int64_t room = padded(c.n) + wide;
     float* weight = fitted(w.list, wide * room);
     int32_t *place = fitted(w.place, wide * room), count[wide];
-    int64_t next = weights_from(c, h, a), end = next + rows * c.n / 3;
-    for (int64_t first = 0; first < rows; first += wide) {
-        lists_of(weights + first, c.n, step, weight, place, count);
-        for (int64_t i = 0; i < std::min(wide, rows - first); ++i) {
-            if (next + count[i] > end) return false;
-            std::memcpy(kept.weight + next, weight + i * room, count[i] * sizeof(float));
-            std::memcpy(kept.place + next, place + i * room, count[i] * sizeof(int32_t));
-            kept.start[row + first + i] = next;
-            kept.count[row + first + i] = count[i];
-            next += count[i];
-        }
-    }
-    return true;
+    lists_of(weights, c.n, step, weight, place, count);
+    for (int64_t i = 0, next = at; i < rows; next += count[i++])
+        keep_list(kept, row + i, next, c.n, place + i * room, weight + i * room, count[i]);
 }
 
-// Contexts of the queries first to last of a head, whose numbers are in range. False for a score that is not finite.
-static bool forward_lanes(const Attention& c, int64_t h, int64_t first, int64_t last, float* out, const Supports* kept,
-                          Workspace& w) {
+// Contexts of the queries first to last of a head, whose numbers are in range; `entries` counts the weights that are
+// not zero. False for a score that is not finite.
+static bool forward_lanes(const Attention& c, int64_t h, int64_t first, int64_t last, const Result& out,
+                          const Supports* kept, Store& store, Workspace& w, int64_t& entries) {
     for (int64_t a = first; a < last; a += short_block) {
         const int64_t b = std::min(a + short_block, last), rows = b - a, step = padded(rows), row = h * c.rows + a;
         float* weights = fitted(w.scores, c.n * step);
         if (!lane_scores(c, h, a, b, weights, w)) return false;
-        for (int64_t i = 0; i < step; i += wide) lane_weights(weights + i, c.n, step, c.alpha(h));
-        product({weights, 1, step}, rows, c.v + h * c.n * c.d, c.d, c.d, c.n, out + row * c.d, c.d, false);
-        if (kept == nullptr || kept_as_lists(c, h, a, weights, rows, *kept, w)) continue;
-        std::fill(kept->start + row, kept->start + row + rows, -1);
-        std::memcpy(kept->weight + weights_from(c, h, a), weights, c.n * step * sizeof(float));
+        for (int64_t i = 0; i < rows; i += wide) {
+            LaneRows found;
+            lane_weights(weights + i, c.n, step, c.alpha(h), found);
+            const int64_t some = std::min(wide, rows - i);
+            for (int64_t r = 0; r < some; ++r) entries += static_cast<int64_t>(found.count[r]);
+            if (kept != nullptr) keep_lanes(c, row + i, some, weights + i, step, found, *kept, store, w);
+        }
+        product({weights, 1, step}, rows, c.v.of(h), c.v.step, c.d, c.n, out.row(h, a), out.step, false);
     }
     return true;
 }
 
-// Gradients of the queries first to last of a head; those in keys and values are added to what is there.
-static void backward_lanes(const Attention& c, int64_t h, int64_t first, int64_t last, const KnownSupports& kept,
-                           Gradients& g, Workspace& w) {
-    const float *q = c.q + h * c.rows * c.e, *k = c.k + h * c.n * c.e, *v = c.v + h * c.n * c.d;
-    for (int64_t a = first; a < last; a += short_block) {
-        const int64_t rows = std::min(short_block, last - a), step = padded(rows), row = h * c.rows + a;
-        if (kept.start[row] >= 0) {
-            for (int64_t i = 0; i < rows; ++i) {
-                const int64_t at = kept.start[row + i];
-                backward_row(c, h, a + i, kept.place + at, kept.weight + at, kept.count[row + i], g, w);
+// Add slopes that lie key by key to the gradient of the bias, and scale them.
+static void add_to_bias(const Attention& c, int64_t a, int64_t rows, float* slope, int64_t step, Gradients& g) {
+    for (int64_t first = 0; first < rows; first += wide) {
+        int64_t j = 0;
+        if (g.bias_rows > 1 && rows - first >= wide)
+            for (; j + wide <= c.n; j += wide) {
+                Wide square[wide];
+                transposed(slope + j * step + first, step, square);
+                for (int64_t i = 0; i < wide; ++i) {
+                    float* sums = g.bias + (a + first + i) * c.n + j;
+                    store(sums, load(sums) + square[i]);
+                }
             }
-            continue;
+        for (; j < c.n; ++j) {
+            const float* x = slope + j * step + first;
+            if (g.bias_rows == 1) {
+                g.bias[j] += total(load(x));  // lanes without a query have slopes of zero
+                continue;
+            }
+            for (int64_t i = 0; i < std::min(wide, rows - first); ++i) g.bias[(a + first + i) * c.n + j] += x[i];
         }
-        const float *weights = kept.weight + weights_from(c, h, a), *grad = g.of_context + row * c.d;
-        float *slope = fitted(w.scores, c.n * step), *hold = fitted(w.hold, c.n * wide);
-        float* packed = fitted(w.list, step * c.d);
-        pack(grad, rows, c.d, 1.0f, packed);
-        inner_products(v, c.n, c.d, packed, rows, rows, slope, step);
-        for (int64_t i = 0; i < step; i += wide)
-            g.alpha += lane_slopes(weights + i, slope + i, c.n, step, c.alpha(h), c.scale, g.learned, hold);
-        product({slope, 1, step}, rows, k, c.e, c.e, c.n, g.q + row * c.e, c.e, false);
-        product({slope, step, 1}, c.n, q + a * c.e, c.e, c.e, rows, g.k, c.e, true);
-        product({weights, step, 1}, c.n, grad, c.d, c.d, rows, g.v, c.d, true);
     }
+    for (int64_t j = 0; j < c.n * step; j += wide) store(slope + j, load(slope + j) * c.scale);
+}
+
+// Gradients of up to short_block queries of a head, whose weights are computed again; those in keys and values are
+// added to what is there.
+static void backward_lanes(const Attention& c, int64_t h, int64_t a, int64_t rows, const KnownSupports& kept,
+                           Gradients& g, Workspace& w) {
+    const int64_t step = padded(rows), row = h * c.rows + a, n = c.n;
+    const float* grad = g.of_context.row(h, a);
+    float *weights = fitted(w.weights, n * step), *slope = fitted(w.scores, n * step);
+    lane_scores(c, h, a, a + rows, weights, w);
+    for (int64_t i = 0; i < step; i += wide) {
+        LaneRows known = {};
+        for (int64_t r = 0; r < std::min(wide, rows - i); ++r) {
+            const float* edge = kept.edge + edge_numbers * (row + i + r);
+            known.top[r] = edge[0], known.low[r] = edge[1], known.rest[r] = edge[2], known.factor[r] = edge[3];
+        }
+        lane_weights_at(weights + i, n, step, c.alpha(h), known);
+    }
+    float *packed = fitted(w.list, step * c.d), *hold = fitted(w.hold, n * wide);
+    pack(grad, g.of_context.step, rows, c.d, 1.0f, packed);
+    inner_products(c.v.of(h), c.v.step, n, c.d, packed, rows, rows, slope, step);
+    const float factor = g.bias == nullptr ? c.scale : 1.0f;
+    for (int64_t i = 0; i < step; i += wide)
+        g.alpha += lane_slopes(weights + i, slope + i, n, step, c.alpha(h), factor, g.learned, hold);
+    if (g.bias != nullptr) add_to_bias(c, a, rows, slope, step, g);
+    product({slope, 1, step}, rows, c.k.of(h), c.k.step, c.e, n, g.q.row(h, a), g.q.step, false);
+    product({slope, step, 1}, n, c.q.row(h, a), c.q.step, c.e, rows, g.k, g.k_step, true);
+    product({weights, step, 1}, n, grad, g.of_context.step, c.d, rows, g.v, g.v_step, true);
 }
 
 }  // namespace

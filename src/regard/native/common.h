@@ -18,9 +18,11 @@
 #define PARALLEL(...) PRAGMA(omp parallel for __VA_ARGS__)
 #if defined(_MSC_VER) && !defined(__clang__)
 #define INLINE static __forceinline
+#define UNROLL
 #define SIMD(...)  // OpenMP 2.0 knows no such loops
 #else
 #define INLINE static inline __attribute__((always_inline))
+#define UNROLL PRAGMA(GCC unroll 8)  // a loop whose results stay in registers only if nothing of it is left
 #define SIMD(...) PRAGMA(omp simd __VA_ARGS__)
 #endif
 

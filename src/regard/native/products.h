@@ -39,16 +39,23 @@ struct Matrix {
 template <int m, int vectors>
 static void tile(Matrix a, const float* b, int64_t step, float* out, int64_t out_step, int64_t depth, bool add) {
     Wide sum[m][vectors];
+    UNROLL
     for (int i = 0; i < m; ++i)
+        UNROLL
         for (int j = 0; j < vectors; ++j) sum[i][j] = Wide{};
     for (int64_t t = 0; t < depth; ++t) {
         Wide x[vectors];
+        UNROLL
         for (int j = 0; j < vectors; ++j) x[j] = load(b + t * step + j * wide);
         const float* y = a.of + t * a.column;
+        UNROLL
         for (int i = 0; i < m; ++i)
+            UNROLL
             for (int j = 0; j < vectors; ++j) sum[i][j] += x[j] * y[i * a.row];
     }
+    UNROLL
     for (int i = 0; i < m; ++i)
+        UNROLL
         for (int j = 0; j < vectors; ++j) {
             float* c = out + i * out_step + j * wide;
             store(c, add ? load(c) + sum[i][j] : sum[i][j]);
@@ -127,9 +134,9 @@ INLINE void transposed(const float* x, int64_t step, Wide* out) {
 }
 #endif
 
-// n rows of `width` numbers, times `scale`, as columns of panels: number t of all rows of a panel lies together, and the
-// last panel is filled with zeros up to a whole register. It takes padded(n) * width numbers.
-static void pack(const float* x, int64_t n, int64_t width, float scale, float* packed) {
+// n rows of `width` numbers, `step` apart, times `scale`, as columns of panels: number t of all rows of a panel lies
+// together, and the last panel is filled with zeros up to a whole register. It takes padded(n) * width numbers.
+static void pack(const float* x, int64_t step, int64_t n, int64_t width, float scale, float* packed) {
     for (int64_t first = 0; first < n; first += panel) {
         const int64_t rows = std::min(panel, n - first), room = padded(rows);
         float* out = packed + first * width;
@@ -139,50 +146,50 @@ static void pack(const float* x, int64_t n, int64_t width, float scale, float* p
         for (int64_t r = 0; r < whole; r += wide)
             for (int64_t t = 0; t < width; t += wide) {
                 Wide square[wide];
-                transposed(x + (first + r) * width + t, width, square);
+                transposed(x + (first + r) * step + t, step, square);
                 for (int64_t i = 0; i < wide; ++i) store(out + (t + i) * room + r, square[i] * scale);
             }
         for (int64_t r = whole; r < rows; ++r)
-            for (int64_t t = 0; t < width; ++t) out[t * room + r] = scale * x[(first + r) * width + t];
+            for (int64_t t = 0; t < width; ++t) out[t * room + r] = scale * x[(first + r) * step + t];
     }
 }
 
-// The inner products of m rows of a with the first `some` of n packed rows of the same width.
-static void inner_products(const float* a, int64_t m, int64_t width, const float* packed, int64_t n, int64_t some,
-                           float* out, int64_t out_step) {
+// The inner products of m rows of a, `step` apart, with the first `some` of n packed rows of the same width.
+static void inner_products(const float* a, int64_t step, int64_t m, int64_t width, const float* packed, int64_t n,
+                           int64_t some, float* out, int64_t out_step) {
     for (int64_t first = 0; first < some; first += panel) {
         const int64_t room = padded(std::min(panel, n - first)), columns = padded(std::min(panel, some - first));
-        product({a, width, 1}, m, packed + first * width, room, columns, width, out + first, out_step, false);
+        product({a, step, 1}, m, packed + first * width, room, columns, width, out + first, out_step, false);
     }
 }
 
-// sum_j w[j] x[place[j]] of some columns of x, whose rows are d wide.
+// sum_j w[j] x[place[j]] of some columns of x, whose rows are `step` apart.
 template <int vectors>
-INLINE void gather_columns(const float* x, int64_t d, const int32_t* place, const float* w, int64_t count, float* out) {
+INLINE void gather_columns(const float* x, int64_t step, const int32_t* place, const float* w, int64_t count, float* out) {
     Wide even[vectors], odd[vectors];
     for (int j = 0; j < vectors; ++j) even[j] = odd[j] = Wide{};
     int64_t i = 0;
     for (; i + 2 <= count; i += 2) {
-        const float *one = x + place[i] * d, *other = x + place[i + 1] * d;
+        const float *one = x + place[i] * step, *other = x + place[i + 1] * step;
         for (int j = 0; j < vectors; ++j) {
             even[j] += load(one + j * wide) * w[i];
             odd[j] += load(other + j * wide) * w[i + 1];
         }
     }
     if (i < count)
-        for (int j = 0; j < vectors; ++j) even[j] += load(x + place[i] * d + j * wide) * w[i];
+        for (int j = 0; j < vectors; ++j) even[j] += load(x + place[i] * step + j * wide) * w[i];
     for (int j = 0; j < vectors; ++j) store(out + j * wide, even[j] + odd[j]);
 }
 
-// out = sum_j w[j] x[place[j]], rows of d numbers.
-static void gather(const float* x, int64_t d, const int32_t* place, const float* w, int64_t count, float* out) {
+// out = sum_j w[j] x[place[j]], rows of d numbers, `step` apart.
+static void gather(const float* x, int64_t step, int64_t d, const int32_t* place, const float* w, int64_t count, float* out) {
     int64_t c = 0;
-    for (; c + 4 * wide <= d; c += 4 * wide) gather_columns<4>(x + c, d, place, w, count, out + c);
-    for (; c + 2 * wide <= d; c += 2 * wide) gather_columns<2>(x + c, d, place, w, count, out + c);
-    for (; c + wide <= d; c += wide) gather_columns<1>(x + c, d, place, w, count, out + c);
+    for (; c + 4 * wide <= d; c += 4 * wide) gather_columns<4>(x + c, step, place, w, count, out + c);
+    for (; c + 2 * wide <= d; c += 2 * wide) gather_columns<2>(x + c, step, place, w, count, out + c);
+    for (; c + wide <= d; c += wide) gather_columns<1>(x + c, step, place, w, count, out + c);
     for (; c < d; ++c) {
         float sum = 0;
-        for (int64_t i = 0; i < count; ++i) sum += w[i] * x[place[i] * d + c];
+        for (int64_t i = 0; i < count; ++i) sum += w[i] * x[place[i] * step + c];
         out[c] = sum;
     }
 }
@@ -197,10 +204,11 @@ INLINE float total(const Wide& x) {
 #endif
 }
 
-// out[j] = <x[place[j]], y>, rows of d numbers.
-static void products_at(const float* x, int64_t d, const int32_t* place, int64_t count, const float* y, float* out) {
+// out[j] = <x[place[j]], y>, rows of d numbers, `step` apart.
+static void products_at(const float* x, int64_t step, int64_t d, const int32_t* place, int64_t count, const float* y,
+                        float* out) {
     for (int64_t j = 0; j < count; ++j) {
-        const float* row = x + place[j] * d;
+        const float* row = x + place[j] * step;
         Wide sum = {}, other = {};
         int64_t t = 0;
         for (; t + 2 * wide <= d; t += 2 * wide) {
@@ -214,35 +222,41 @@ static void products_at(const float* x, int64_t d, const int32_t* place, int64_t
     }
 }
 
-// out[place[j]] += w[j] x, rows of d numbers: some columns of them.
+// out[place[j]] += w[j] x, rows of d numbers, `step` apart: some columns of them.
 template <int vectors>
-INLINE void scatter_columns(const float* x, int64_t d, const int32_t* place, const float* w, int64_t count, float* out) {
+INLINE void scatter_columns(const float* x, int64_t step, const int32_t* place, const float* w, int64_t count, float* out) {
     Wide row[vectors];
     for (int j = 0; j < vectors; ++j) row[j] = load(x + j * wide);
     for (int64_t i = 0; i < count; ++i) {
-        float* at = out + place[i] * d;
+        float* at = out + place[i] * step;
         for (int j = 0; j < vectors; ++j) store(at + j * wide, load(at + j * wide) + row[j] * w[i]);
     }
 }
 
-static void scatter(const float* x, int64_t d, const int32_t* place, const float* w, int64_t count, float* out) {
+static void scatter(const float* x, int64_t d, const int32_t* place, const float* w, int64_t count, float* out,
+                    int64_t step) {
     int64_t c = 0;
-    for (; c + 4 * wide <= d; c += 4 * wide) scatter_columns<4>(x + c, d, place, w, count, out + c);
-    for (; c + 2 * wide <= d; c += 2 * wide) scatter_columns<2>(x + c, d, place, w, count, out + c);
-    for (; c + wide <= d; c += wide) scatter_columns<1>(x + c, d, place, w, count, out + c);
+    for (; c + 4 * wide <= d; c += 4 * wide) scatter_columns<4>(x + c, step, place, w, count, out + c);
+    for (; c + 2 * wide <= d; c += 2 * wide) scatter_columns<2>(x + c, step, place, w, count, out + c);
+    for (; c + wide <= d; c += wide) scatter_columns<1>(x + c, step, place, w, count, out + c);
     for (; c < d; ++c)
-        for (int64_t i = 0; i < count; ++i) out[place[i] * d + c] += w[i] * x[c];
+        for (int64_t i = 0; i < count; ++i) out[place[i] * step + c] += w[i] * x[c];
 }
 
-// The largest absolute value, infinite where one is NaN: by bits, as in checks.cpp.
-static float largest_absolute(const float* x, int64_t n) {
+// The largest absolute value of n rows of `width` numbers, `step` apart, infinite where one is NaN: by bits, as in
+// checks.cpp.
+static float largest_absolute(const float* x, int64_t step, int64_t n, int64_t width) {
     int32_t top = 0;
-    SIMD(reduction(max : top))
-    for (int64_t i = 0; i < n; ++i) {
-        int32_t bits;
-        std::memcpy(&bits, x + i, sizeof(bits));
-        bits &= 0x7fffffff;
-        top = bits > top ? bits : top;
+    if (step == width) width *= n, n = 1;
+    for (int64_t r = 0; r < n; ++r) {
+        const float* row = x + r * step;
+        SIMD(reduction(max : top))
+        for (int64_t i = 0; i < width; ++i) {
+            int32_t bits;
+            std::memcpy(&bits, row + i, sizeof(bits));
+            bits &= 0x7fffffff;
+            top = bits > top ? bits : top;
+        }
     }
     top = std::min(top, int32_t(0x7f800000));
     float largest;

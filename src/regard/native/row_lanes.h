@@ -90,7 +90,7 @@ INLINE LaneLow climbed(const float* x, int64_t n, int64_t step, Wide low, float 
 // which take the place of the entries.
 struct LaneEdges {
     LaneLow at;
-    Wide factor;
+    Wide factor, count;
 };
 
 template <int kind>
@@ -110,10 +110,43 @@ INLINE LaneEdges solved(float* x, int64_t n, int64_t step, Wide start, float del
         most = larger(share * (1.0f - 1e-6f), zero + 1e-6f) * -1.0f;
     }
     const LaneLow at = climbed<kind>(x, n, step, start, delta, 40, bent, most);
-    Wide part = zero;
+    Wide part = zero, weighted = zero;
     for (int64_t j = 0; j < n; ++j) {
         Wide p, slope;
         weight_of<kind>((load(x + j * step) - at.low) - at.rest, 1.0f / delta, p, slope);
+        store(x + j * step, p);
+        weighted += choose(p > zero, one, zero);
+        part += p;
+        if (j % 32 == 31) total += part, part = zero;
+    }
+    total += part;
+    const Wide factor = choose(total > zero, 1.0f / choose(total > zero, total, one), zero);
+    for (int64_t j = 0; j < n; ++j) store(x + j * step, load(x + j * step) * factor);
+    return {at, factor, weighted};
+}
+
+// What is found of a register of rows: the numbers of `Edge`, the threshold in two parts, and how many have weight.
+struct LaneRows {
+    float top[wide], low[wide], rest[wide], factor[wide], count[wide];
+};
+
+INLINE Wide tops_of(const float* x, int64_t n, int64_t step) {
+    Wide top = Wide{} - std::numeric_limits<float>::infinity();
+    for (int64_t j = 0; j < n; ++j) top = larger(load(x + j * step), top);
+    return choose(top < -std::numeric_limits<float>::max(), Wide{}, top);
+}
+
+// e^(x - top) of softmax; scores of -inf give zero.
+INLINE Wide exponential(const Wide& x, const Wide& top) {
+    return exp2_of(larger((x - top) * 1.44269504f, Wide{} - 1e4f));
+}
+
+// Softmax of n scores of each row, in place.
+static void lane_softmax(float* x, int64_t n, int64_t step, LaneRows& found) {
+    const Wide zero = {}, one = zero + 1.0f, top = tops_of(x, n, step);
+    Wide total = zero, part = zero;
+    for (int64_t j = 0; j < n; ++j) {
+        const Wide p = exponential(load(x + j * step), top);
         store(x + j * step, p);
         part += p;
         if (j % 32 == 31) total += part, part = zero;
@@ -121,19 +154,18 @@ INLINE LaneEdges solved(float* x, int64_t n, int64_t step, Wide start, float del
     total += part;
     const Wide factor = choose(total > zero, 1.0f / choose(total > zero, total, one), zero);
     for (int64_t j = 0; j < n; ++j) store(x + j * step, load(x + j * step) * factor);
-    return {at, factor};
+    found = {};
+    store(found.top, top);
+    store(found.factor, factor);
+    store(found.count, zero + static_cast<float>(n));
 }
 
 // From n scores to the weights of each row, in place. Rows without a score above -inf have none.
 template <int kind>
-static void lane_weights(float* x, int64_t n, int64_t step, float delta) {
+static void lane_weights(float* x, int64_t n, int64_t step, float delta, LaneRows& found) {
     constexpr int64_t groups = 8;
-    const float infinity = std::numeric_limits<float>::infinity();
-    const Wide zero = {}, lowest = zero - 1e30f;
-    Wide top = zero - infinity;
+    const Wide zero = {}, lowest = zero - 1e30f, top = tops_of(x, n, step);
     float heads[groups * wide];  // maxima of strided groups: their threshold is a lower bound of the row's own
-    for (int64_t j = 0; j < n; ++j) top = larger(load(x + j * step), top);
-    top = choose(top < -std::numeric_limits<float>::max(), zero, top);
     for (int64_t j = 0; j < groups; ++j) store(heads + j * wide, lowest);
     for (int64_t j = 0; j < n; ++j) {
         const Wide y = larger((load(x + j * step) - top) * delta, lowest);
@@ -141,14 +173,54 @@ static void lane_weights(float* x, int64_t n, int64_t step, float delta) {
         float* head = heads + j % groups * wide;
         store(head, larger(y, load(head)));
     }
-    solved<kind>(x, n, step, climbed<kind>(heads, groups, wide, zero - 1.0f, delta, 2, false, zero).low, delta);
+    const Wide start = climbed<kind>(heads, groups, wide, zero - 1.0f, delta, 2, false, zero).low;
+    const LaneEdges edges = solved<kind>(x, n, step, start, delta);
+    store(found.top, top);
+    store(found.low, edges.at.low);
+    store(found.rest, edges.at.rest);
+    store(found.factor, edges.factor);
+    store(found.count, edges.count);
 }
 
-static void lane_weights(float* x, int64_t n, int64_t step, double alpha) {
+// The same for alpha from `softest` on, and for one, softmax.
+static void lane_weights(float* x, int64_t n, int64_t step, double alpha, LaneRows& found) {
     const float delta = static_cast<float>(alpha - 1.0);
-    if (alpha == 2.0) return lane_weights<2>(x, n, step, delta);
-    if (alpha == 1.5) return lane_weights<1>(x, n, step, delta);
-    return lane_weights<0>(x, n, step, delta);
+    if (alpha == 1.0) return lane_softmax(x, n, step, found);
+    if (alpha == 2.0) return lane_weights<2>(x, n, step, delta, found);
+    if (alpha == 1.5) return lane_weights<1>(x, n, step, delta, found);
+    return lane_weights<0>(x, n, step, delta, found);
+}
+
+template <int kind>
+static void lane_weights_at(float* x, int64_t n, int64_t step, float delta, const LaneRows& known) {
+    const Wide top = load(known.top), low = load(known.low), rest = load(known.rest), factor = load(known.factor);
+    for (int64_t j = 0; j < n; ++j) {
+        const Wide y = load(x + j * step);
+        Wide p, slope;
+        if constexpr (kind == 3)
+            p = exponential(y, top);
+        else
+            weight_of<kind>(((y - top) * delta - low) - rest, 1.0f / delta, p, slope);
+        store(x + j * step, p * factor);
+    }
+}
+
+// The weights of n scores of each row, again, from what was found; every alpha.
+static void lane_weights_at(float* x, int64_t n, int64_t step, double alpha, const LaneRows& known) {
+    const float delta = static_cast<float>(alpha - 1.0);
+    if (alpha == 1.0) return lane_weights_at<3>(x, n, step, delta, known);
+    if (alpha == 2.0) return lane_weights_at<2>(x, n, step, delta, known);
+    if (alpha == 1.5) return lane_weights_at<1>(x, n, step, delta, known);
+    if (alpha >= softest) return lane_weights_at<0>(x, n, step, delta, known);
+    const float inverse = static_cast<float>(1.0 / (alpha - 1.0));
+    for (int64_t j = 0; j < n; ++j)
+        SIMD()
+        for (int64_t r = 0; r < wide; ++r) {
+            const double low = double(known.top[r]) + double(known.low[r]) + double(known.rest[r]);
+            float weight, slope;
+            deformed(double(x[j * step + r]) - low, alpha - 1.0, inverse, weight, slope);
+            x[j * step + r] = weight * known.factor[r];
+        }
 }
 
 // Squares of registers of a matrix (wide x columns, a multiple of `wide`), transposed into `out` (columns x wide), or

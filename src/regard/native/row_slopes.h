@@ -5,12 +5,13 @@
 
 namespace {
 
-// w = p^(2 - alpha) of weights p; zero stays zero.
+// w = p^(2 - alpha) of weights p; zero stays zero. Of softmax it is p.
 template <int kind>
 INLINE Wide steepness(const Wide& p, float power) {
     const Wide zero = {}, one = zero + 1.0f;
     if constexpr (kind == 2) return choose(p > zero, one, zero);
     if constexpr (kind == 1) return roots(p);
+    if constexpr (kind == 3) return p;
     return power_of(p, power);
 }
 
@@ -71,6 +72,7 @@ static double slopes(const float* p, const float* g, int64_t n, float delta, flo
 static double slopes(const float* p, const float* g, int64_t n, double alpha, float factor, bool learned, float* w,
                      float* out) {
     const float delta = static_cast<float>(alpha - 1.0);
+    if (alpha == 1.0) return slopes<3>(p, g, n, delta, factor, learned, w, out);
     if (alpha == 2.0) return slopes<2>(p, g, n, delta, factor, learned, w, out);
     if (alpha == 1.5) return slopes<1>(p, g, n, delta, factor, learned, w, out);
     return slopes<0>(p, g, n, delta, factor, learned, w, out);
@@ -101,6 +103,7 @@ static double lane_slopes(const float* p, float* g, int64_t n, int64_t step, flo
 static double lane_slopes(const float* p, float* g, int64_t n, int64_t step, double alpha, float factor, bool learned,
                           float* w) {
     const float delta = static_cast<float>(alpha - 1.0);
+    if (alpha == 1.0) return lane_slopes<3>(p, g, n, step, delta, factor, learned, w);
     if (alpha == 2.0) return lane_slopes<2>(p, g, n, step, delta, factor, learned, w);
     if (alpha == 1.5) return lane_slopes<1>(p, g, n, step, delta, factor, learned, w);
     return lane_slopes<0>(p, g, n, step, delta, factor, learned, w);
