@@ -16,6 +16,9 @@ def add(app: typer.Typer) -> None:
 
 def bench(
     names: list[str] = typer.Argument(None, help="The benchmarks to run. (default: all)"),
+    busy: bool = typer.Option(
+        False, "--busy", help="Measure again while another process keeps one core busy, and print both. (default: no)"
+    ),
 ) -> None:
     """Measure every algorithm against its peers on this machine: tables, JSON, docs/benchmarks.md and a plot.
 
@@ -23,6 +26,7 @@ def bench(
 
         regard bench
         regard bench maps transport page
+        regard bench --busy maps
     """
     import regard
     from regard._problem import Problem
@@ -31,5 +35,5 @@ def bench(
     if not (root / "benchmarks" / "__main__.py").exists():
         raise Problem("the benchmarks are not part of the installed package. Clone the project, then: make bench")
     sys.path.insert(0, str(root))
-    sys.argv = ["benchmarks", *(names or [])]
+    sys.argv = ["benchmarks", *(["--busy"] if busy else []), *(names or [])]
     runpy.run_module("benchmarks", run_name="__main__", alter_sys=False)
