@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from benchmarks import limits
 from benchmarks.harness import Row, race, report
 from regard import Concatenation, Dot, attend, mean
 
@@ -56,4 +57,12 @@ def explicit_rows() -> Iterator[Row]:
                     t["explicit"].median,
                     f"at least {least}x" if promised else "",
                     ratio >= least if promised else None,
+                    _limit(name, n, what),
                 )
+
+
+def _limit(name: str, n: int, what: str) -> float:
+    """Milliseconds: inputs and outputs once, and the products: of all pairs for dot x softmax, else of features."""
+    passes = 1 if what == "forward" else 3
+    pairs = {"dot x softmax": 2 * n * n * WIDTH, "dot x mean": 2 * n * WIDTH**2}
+    return limits.limit(passes * 4 * BATCH * n * WIDTH, passes * BATCH * pairs.get(name, 2 * n * WIDTH))

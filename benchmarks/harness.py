@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import limits, neighbour
 from regard import native
 from regard._files import replacing
 
@@ -48,6 +49,7 @@ class Row:
     theirs: float
     promise: str = ""
     kept: bool | None = None
+    limit: float | None = None  # the least that the machine allows, in the same unit: see benchmarks/limits.py
 
     @property
     def ratio(self) -> float:
@@ -143,7 +145,7 @@ def report(name: str, rows: Iterable[Row]) -> None:
     for row in rows:
         measured.append(row)
         print(line(row), flush=True)
-    record = {
+    record: dict[str, Any] = {
         "benchmark": name,
         "machine": {
             "processor": _processor(),
@@ -153,19 +155,24 @@ def report(name: str, rows: Iterable[Row]) -> None:
         },
         "rows": [asdict(row) | {"ratio": row.ratio} for row in measured],
     }
-    path = RESULTS / f"{name}.json"
+    if any(row.limit for row in measured):
+        record["machine"] |= asdict(limits.machine())
+    path = neighbour.folder(RESULTS) / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
     with replacing(path) as beside:
         beside.write_text(json.dumps(record, indent=1) + "\n")
     print(f"-> {path.relative_to(RESULTS.parent.parent)}\n")
 
 
-HEADER = "| case | ours | peer | theirs | ratio | promise |\n|---|---|---|---|---|---|"
+HEADER = "| case | ours | peer | theirs | ratio | over the limit | promise |\n|---|---|---|---|---|---|---|"
 
 
 def line(r: Row) -> str:
     """A row of the Markdown table under HEADER."""
     verdict = {None: r.promise, True: f"{r.promise}: kept", False: f"{r.promise}: NOT KEPT"}[r.kept]
-    return f"| {r.case} | {r.ours:.3g} {r.unit} | {r.peer} | {r.theirs:.3g} {r.unit} | {r.ratio:.2f}x | {verdict} |"
+    over = f"{r.ours / r.limit:.2f}x" if r.limit else ""
+    figures = f"{r.ours:.3g} {r.unit} | {r.peer} | {r.theirs:.3g} {r.unit} | {r.ratio:.2f}x"
+    return f"| {r.case} | {figures} | {over} | {verdict} |"
 
 
 def _processor() -> str:

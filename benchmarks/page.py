@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks import summary
 from benchmarks.harness import HEADER, RESULTS, Row, line
 from regard._files import replacing
 
@@ -16,13 +17,15 @@ DOCS = Path(__file__).parent.parent / "docs"
 def main() -> None:
     records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     records = [r for r in records if "benchmark" in r]
-    parts = ["# Benchmarks\n", INTRODUCTION]
+    busy = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("busy/*.json")}
+    table = "\n".join([summary.HEADER, *(summary.summary(r, busy.get(r["benchmark"])) for r in records)])
+    parts = ["# Benchmarks\n", INTRODUCTION, table + "\n", PICTURE]
     for record in records:
         machine = record["machine"]
         parts.append(f"## {record['benchmark']}\n")
         parts.append(
             f"`python -m benchmarks {record['benchmark']}`: {machine['processor']}, {machine['threads']} threads, "
-            f"torch {machine['versions']['torch']}.\n"
+            f"torch {machine['versions']['torch']}{_rates(machine)}.\n"
         )
         if record["benchmark"] in NOTES:
             parts.append(NOTES[record["benchmark"]])
@@ -38,8 +41,15 @@ def main() -> None:
 INTRODUCTION = """Written by `python -m benchmarks page` from `benchmarks/results/*.json`; `make bench` measures
 again on your machine. A ratio is theirs divided by ours: above one is in our favour. Contestants run interleaved in one
 process, so that noise affects all alike; times are medians, and memory is the growth of peak memory in a fresh process.
+`python -m benchmarks --busy` measures once more while another process keeps a core busy.
 
-![Time of sparse and softmax attention against length](pictures/speed.png)
+In this table a case counts with its best peer; figures are medians over the cases, in brackets the least and the most.
+The machine's limit is the time in which the numbers that a case must read and write pass through memory, or its
+multiplications are done at the rate of a large matrix product, whichever is longer; both rates are measured in the same
+run. A limit is given where it was counted.
+"""
+
+PICTURE = """![Time of sparse and softmax attention against length](pictures/speed.png)
 """
 
 # Explanations, by benchmark.
@@ -65,12 +75,19 @@ that the kernel gains little.
 N C c as the unit, the explicit embedded block needs 4 for its projections and 16 + 16 for scores and context, three
 times that with the backward pass: 108. Ours needs 124, because scores are recomputed for the gradient; what it saves
 is memory traffic. The Gaussian block has queries of width C: 150 against 230, as the fused kernel requires values of
-the same width. By this count twice the speed is not to be expected of exact attention in float32 here. The dot-product
-block never forms
-the scores: 15 against 108, or 7.2 times fewer, of which 12 are the projections, which both sides share; folding them
-into one C x C matrix from x'x, which is not implemented, would leave about 10.5, or 10 times fewer.
+the same width. The dot-product block never forms the scores: 15 against 108, of which 12 are the projections, which
+both sides share; folding them into one C x C matrix from x'x, which is not implemented, would leave about 10.5. So the
+promise is about the time of the necessary multiplications, which are three times those of the forward pass, at the
+measured rate of products.
 """,
 }
+
+
+def _rates(machine: dict[str, Any]) -> str:
+    """The measured rates, where a benchmark has limits."""
+    if "bandwidth" not in machine:
+        return ""
+    return f", memory at {machine['bandwidth'] / 1e9:.1f} GB/s, products at {machine['products'] / 1e9:.0f} G/s"
 
 
 def _plot(records: list[dict[str, Any]]) -> None:

@@ -1,13 +1,14 @@
 """`regard bench` runs benchmarks by name, and the page is made of what they recorded."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 import regard
-from benchmarks import harness, page
+from benchmarks import harness, limits, neighbour, page, summary
 from regard._problem import Problem
 from regard.cli import bench
 
@@ -49,4 +50,54 @@ def test_the_page_says_what_was_recorded(monkeypatch, tmp_path):
     told = (tmp_path / "benchmarks.md").read_text()
     assert "some, 3 threads, torch 9.9" in told
     assert "N = 4096, forward+backward | 1.02e+03 ms | SDPA's softmax | 4.1e+03 ms | 4.00x" in told
+    assert "| [maps](#maps) | 2 | 4.00x (4.00 to 4.00) |  |  | 2 of 2 |" in told
     assert (tmp_path / "pictures" / "speed.png").stat().st_size > 5000
+
+
+def row(case, ours, peer, theirs, **more):
+    return harness.Row(case, "ms", ours, peer, theirs, **more)
+
+
+def test_a_summary_counts_the_best_peer_the_limit_and_the_neighbour():
+    rows = [row("a", 2.0, "slow", 20.0, limit=1.0, promise="x", kept=False), row("a", 2.0, "fast", 3.0, limit=1.0)]
+    rows.append(row("b", 1.0, "slow", 5.0, promise="x", kept=True))
+    record = {"benchmark": "some", "rows": [asdict(r) | {"ratio": r.ratio} for r in rows]}
+    busy = {"benchmark": "some", "rows": [{"case": "a", "peer": "fast", "ratio": 0.5}]}
+    told = summary.summary(record, busy)
+    assert told == "| [some](#some) | 2 | 3.25x (1.50 to 5.00) | 0.50x (0.50 to 0.50) | 2.00x (2.00 to 2.00) | 1 of 2 |"
+    assert neighbour.both(record, busy) == ["| a | fast | 1.50x | 0.50x |"]
+
+
+def test_a_line_says_how_far_above_the_limit():
+    assert "| 1.50x | 2.00x | good: kept |" in harness.line(
+        row("a", 2.0, "b", 3.0, promise="good", kept=True, limit=1.0)
+    )
+    assert "| 1.50x |  |  |" in harness.line(row("a", 2.0, "b", 3.0))
+
+
+def test_a_limit_is_the_longer_of_memory_and_products(monkeypatch):
+    monkeypatch.setattr(limits, "machine", lambda: limits.Machine(bandwidth=4e9, products=1e10))
+    assert limits.limit(numbers=1e9) == pytest.approx(1000)
+    assert limits.limit(numbers=1e9, multiplications=3e10) == pytest.approx(3000)
+
+
+def test_the_rates_of_the_machine_are_measured(monkeypatch):
+    monkeypatch.setattr(limits, "BANDWIDTH_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "PRODUCT_SIDE", 64)
+    found = limits.measured.__wrapped__(1)
+    assert 1e6 < found.bandwidth < 1e14
+    assert 1e5 < found.products < 1e15
+
+
+def test_a_busy_neighbour_works_and_its_results_lie_apart(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results" / "all")
+    (tmp_path / "results" / "all").mkdir(parents=True)
+    harness.report("some", [row("a", 2.0, "b", 3.0)])
+    with neighbour.busy_neighbour() as process:
+        assert process.poll() is None
+        harness.report("some", [row("a", 2.0, "b", 1.0)])
+    assert process.returncode is not None
+    assert (tmp_path / "results" / "all" / "busy" / "some.json").exists()
+    harness.report("some", [row("a", 2.0, "b", 4.0)])
+    neighbour.compare("some", harness.RESULTS)
+    assert "| a | b | 2.00x | 0.50x |" in capsys.readouterr().out

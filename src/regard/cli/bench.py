@@ -29,6 +29,9 @@ def bench(
     out: Path | None = typer.Option(
         None, help="The file for the figures of --device. (default: out/bench-DEVICE.json)"
     ),
+    busy: bool = typer.Option(
+        False, "--busy", help="Measure again while another process keeps one core busy, and print both. (default: no)"
+    ),
 ) -> None:
     """Measure every algorithm against its peers on this machine: tables, JSON, docs/benchmarks.md and a plot.
 
@@ -37,6 +40,7 @@ def bench(
         regard bench
         regard bench maps transport page
         regard bench --device cuda
+        regard bench --busy maps
     """
     import regard
     from regard._problem import Problem
@@ -46,11 +50,13 @@ def bench(
         raise Problem("the benchmarks are not part of the installed package. Clone the project, then: make bench")
     if device is None and out is not None:
         raise Problem("--out is for --device; other benchmarks write to benchmarks/results. Leave it out.")
+    if device is not None and busy:
+        raise Problem("--busy is for the benchmarks of the CPU. Leave out one of --device and --busy.")
     if device is not None and names:
         raise Problem(f"--device measures what runs on devices, and not {names[0]}. Leave one of them out.")
     sys.path.insert(0, str(root))
     if device is not None:
         importlib.import_module("benchmarks.gpu").main(device, out)
         return
-    sys.argv = ["benchmarks", *(names or [])]
+    sys.argv = ["benchmarks", *(["--busy"] if busy else []), *(names or [])]
     runpy.run_module("benchmarks", run_name="__main__", alter_sys=False)

@@ -95,7 +95,8 @@ static bool forward_lists(const Attention& c, int64_t h, int64_t a, int64_t b, c
 // Contexts of the queries first to last of a head. After some of them it is known whether rows are dense.
 static bool forward_rows(const Attention& c, int64_t h, int64_t first, int64_t last, const Result& out,
                          const Supports* kept, Store& store, Workspace& w) {
-    const bool may_be_dense = c.n < lane_keys && c.in_registers() && c.alpha(h) >= softest;
+    // Tiles of smaller registers are slower than reading the values with weight one by one.
+    const bool may_be_dense = across == 4 && c.n < lane_keys && c.in_registers() && c.alpha(h) >= softest;
     const int64_t block = block_of(c.n);
     bool dense = false;
     for (int64_t a = first, b; a < last; a = b) {

@@ -180,10 +180,10 @@ EXPORT int regard_summarize(const float* q, const float* k, const float* shares,
         int64_t packed_head = -1;
         for (int64_t at = heads * tiles * part / parts; at < heads * tiles * (part + 1) / parts; ++at) {
             const int64_t head = at / tiles, first = at % tiles * tile_rows, count = std::min(tile_rows, rows - first);
-            if (head != packed_head) pack(k + head * n * e, n, e, 1.0f, packed.data());
+            if (head != packed_head) pack(k + head * n * e, e, n, e, 1.0f, packed.data());
             packed_head = head;
             const int64_t some = size.seen(first + count - 1);
-            inner_products(q + (head * rows + first) * e, count, e, packed.data(), n, some, scores.data(), step);
+            inner_products(q + (head * rows + first) * e, e, count, e, packed.data(), n, some, scores.data(), step);
             const Results to = {entropy + head * rows, support + head * rows, top_weight + head * rows * top,
                                 top_place + head * rows * top, mass + head * rows * regions};
             const float* own = shares + head * regions * n;
