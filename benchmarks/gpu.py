@@ -20,8 +20,8 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import regard
 from benchmarks import roofline
 from benchmarks.harness import race
-from regard._device import choose_device, finish
 from regard._files import replacing
+from regard.training._device import choose_device, finish
 
 PEERS = {"adasplash": "pip install adasplash", "entmax": "pip install entmax"}
 SEND = "Please open an issue of the project with this file, whatever it says."

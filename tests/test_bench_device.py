@@ -108,16 +108,18 @@ def test_the_prediction_is_for_the_card_that_is_there():
 def test_the_command(monkeypatch, tmp_path):
     called = []
     monkeypatch.setattr(gpu, "main", lambda *given: called.append(given))
-    bench.bench([], "cpu", tmp_path / "x.json")
+    bench.bench([], "cpu", tmp_path / "x.json", busy=False)
     assert called == [("cpu", tmp_path / "x.json")]
     with pytest.raises(Problem, match="--device measures what runs on devices, and not maps"):
-        bench.bench(["maps"], "cpu", None)
+        bench.bench(["maps"], "cpu", None, busy=False)
     with pytest.raises(Problem, match="--out is for --device"):
-        bench.bench(["maps"], None, tmp_path)
+        bench.bench(["maps"], None, tmp_path, busy=False)
+    with pytest.raises(Problem, match="Leave out one of --device and --busy"):
+        bench.bench([], "cpu", None, busy=True)
 
 
 def test_a_device_that_is_not_there(monkeypatch):
-    monkeypatch.setattr("regard._device.devices_here", lambda: ["cpu"])
+    monkeypatch.setattr("regard.training._device.devices_here", lambda: ["cpu"])
     with pytest.raises(Problem, match=r"device cuda is not there\. This machine has cpu\."):
         gpu.main("cuda")
 

@@ -7,10 +7,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from waits import Waits
 
-from regard import _device
-from regard._device import check_device_name, choose_device, computing_on, devices_here, sent
 from regard._problem import Problem
-from regard.training import Running
+from regard.training import Running, _device
+from regard.training._device import check_device_name, choose_device, computing_on, devices_here, sent
 from regard.training._loop import _fabric, _loader, _placed
 
 TASK = SimpleNamespace(needs_float64=False)

@@ -77,6 +77,7 @@ FUNCTIONS = {
     "attend sparse": partial(attending, map="sparsemax", length=520),
     "attend blocks": partial(attending, map="entmax 1.3", how="dropout", length=1200),
     "attention_weights": lambda make: regard.attention_weights(make(2, 6, 4), make(2, 9, 4), bias=make(9), causal=True),
+    "flow FlowBounds": lambda make: tuple(regard.flow([make(2, 3, 5, 5).softmax(-1)] * 2, [0, -1], [1, 2])),
     "summarize": lambda make: regard.summarize(make(2, 6, 4), make(2, 9, 4), top=2, causal=True, rows=[0]).entropy,
     "LazyWeights": lambda make: regard.LazyWeights(make(2, 6, 4), make(2, 9, 4)).transposed_times(make(1, 6)),
     "rollout": lambda make: regard.rollout([regard.LazyWeights(make(2, 6, 4), make(2, 6, 4))], [-1]),

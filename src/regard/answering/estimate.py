@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard._device import finish
 from regard._problem import Problem
 from regard.backbones import Backbone
+from regard.training._device import finish
 from regard.training._progress import duration
 from regard.vqa.grids import grids
 from regard.vqa.mcan import MCAN

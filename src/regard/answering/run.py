@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from regard._device import choose_device
 from regard._problem import Problem
 from regard.answering.choice import BackboneChoice, choose_backbone
 from regard.answering.estimate import estimate
@@ -17,6 +16,7 @@ from regard.backbones import Backbone, load_backbone, make_backbone, save_backbo
 from regard.pictures import read, squeezed
 from regard.report import RunReport, write_run_report
 from regard.training import Fitted, Running
+from regard.training._device import choose_device
 from regard.training._progress import counted
 from regard.vqa.evaluate import evaluate_model
 from regard.vqa.examples import Examples

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard._device import finish
 from regard.answering.estimate import Estimate
 from regard.backbones import Backbone
 from regard.classify.pools import Average, parse_pool
 from regard.classify.settings import ClassifierSettings
 from regard.classify.train import length_of, make_task
+from regard.training._device import finish
 from regard.vqa.grids import grids
 
 _TIMED_STEPS = 4  # steps that are timed; the first is not counted

@@ -10,12 +10,12 @@ import numpy
 import torch
 from torch import Tensor
 
-from regard._device import sent
 from regard._problem import Problem
 from regard.classify.features import LabelledNames
 from regard.classify.head import ClassifierHead
 from regard.classify.summary import LOOK_MEASURES, Estimated, PoolResult
 from regard.continuous.members import on_cpu
+from regard.training._device import sent
 from regard.vqa.attention_quality import AttentionQuality, concatenate, quality_of
 from regard.vqa.feature_store import FeatureStore
 from regard.vqa.masks import Masks, check_folder

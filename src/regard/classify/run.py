@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._device import choose_device
 from regard._files import disk_in_words
 from regard._lock import writing_to
 from regard._problem import Problem
@@ -32,6 +31,7 @@ from regard.pictures import read, squeezed
 from regard.swav._finetune import labelled_data
 from regard.swav._labelled import Labelled, open_labelled
 from regard.training import Running
+from regard.training._device import choose_device
 from regard.training._progress import counted
 from regard.vqa.features import FeatureStore, kept_backbone, make_features
 from regard.vqa.records import Skipped

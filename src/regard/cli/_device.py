@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from regard._device import DEVICE_HELP, DEVICE_NAMES
 from regard.cli._complete import among
+from regard.training._device import DEVICE_HELP, DEVICE_NAMES
 
 
 def device_option() -> Any:

@@ -90,9 +90,9 @@ def _ask_one(
     device: str,
 ) -> None:
     """Ask one question with each attention, print the answers, and draw them."""
-    from regard._device import choose_device
     from regard._problem import Problem
     from regard.pictures import read
+    from regard.training._device import choose_device
     from regard.vqa.kinds import parse
     from regard.vqa.predict import Predictor
 
@@ -124,8 +124,8 @@ def _ask_table(
     checkpoint: Path, table: Path, out: Path | None, pictures: Path | None, kinds: list[Kind], device: str
 ) -> None:
     """Answer every row of a table."""
-    from regard._device import choose_device
     from regard._problem import Problem
+    from regard.training._device import choose_device
     from regard.training._progress import counted
     from regard.vqa.answer_table import answer_table, check_tables
     from regard.vqa.predict import Predictor

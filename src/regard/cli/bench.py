@@ -9,8 +9,8 @@ from pathlib import Path
 
 import typer
 
-from regard._device import DEVICE_NAMES
 from regard.cli._complete import among
+from regard.training._device import DEVICE_NAMES
 
 
 def add(app: typer.Typer) -> None:

@@ -124,11 +124,11 @@ def _classify_new(
     run: Path, new: list[Path], pool: str | None, drawing: Path | None, as_json: bool, device: str
 ) -> None:
     """Classify pictures, print their classes, and draw where it looked; what cannot be read is named and skipped."""
-    from regard._device import choose_device
     from regard._problem import Problem
     from regard.classify import Classifier
     from regard.pictures import read
     from regard.pictures._sources import Files
+    from regard.training._device import choose_device
 
     paths = [path for one in new for path in (Files(one).paths if one.is_dir() else [one])]
     if drawing is not None:

@@ -35,8 +35,8 @@ def doctor() -> None:
 
     import regard
     from regard import gpu
-    from regard._device import devices_here
     from regard._install import install_extra
+    from regard.training._device import devices_here
 
     lines = {
         "regard": regard.__version__,

@@ -113,11 +113,11 @@ def evaluate(
 
 def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None, device: str) -> None:
     """k-NN and linear probe."""
-    from regard._device import choose_device
     from regard._files import replacing
     from regard.backbones import load_backbone
     from regard.pictures import Files, Pictures, open_pictures, squeezed
     from regard.swav import digits, evaluate_backbone
+    from regard.training._device import choose_device
 
     place = choose_device(device)
     train: Pictures

@@ -55,9 +55,9 @@ def features(
         regard features out/scenes --backbone out/swav --stages
         regard features mine.jsonl --backbone microsoft/resnet-18 --size 448 --out out/large
     """
-    from regard._device import choose_device
     from regard._lock import writing_to
     from regard.pictures import squeezed
+    from regard.training._device import choose_device
     from regard.training._progress import counted
     from regard.vqa.features import check_pictures, is_untrained, kept_backbone, make_features
     from regard.vqa.own import NoSplit, read_own

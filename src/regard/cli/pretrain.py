@@ -68,11 +68,11 @@ def pretrain(
     """
     import warnings
 
-    from regard._device import choose_device
     from regard.pictures import CacheSettings, Pictures, open_pictures
     from regard.pictures._shard_cache import cache_bytes
     from regard.swav import CollapseWarning, digits, evaluate_backbone, run, sheet
     from regard.swav import preset as named
+    from regard.training._device import choose_device
 
     warnings.showwarning = lambda message, kind, *_: (
         typer.echo(f"Warning: {message}", err=True) if issubclass(kind, CollapseWarning) else None

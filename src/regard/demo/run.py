@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard._device import choose_device
 from regard._files import disk_in_words, replacing
 from regard._lock import writing_to
 from regard.scenes import SPLITS, Scenes, write_scenes
+from regard.training._device import choose_device
 from regard.vqa.kinds import DEMO, MixtureOf
 
 TRAINED_KINDS = tuple(map(str, DEMO))

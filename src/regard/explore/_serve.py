@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard._device import choose_device
 from regard._problem import Problem
+from regard.training._device import choose_device
 
 if TYPE_CHECKING:
     import torch

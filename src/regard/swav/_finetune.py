@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from regard._device import choose_device, computing_on
 from regard._files import disk_in_words
 from regard._lock import is_first, writing_to
 from regard._problem import Problem
@@ -29,6 +28,7 @@ from regard.swav._pretrain import canvas_for
 from regard.swav._queue import world
 from regard.training import FitSettings, Fitted, Order, Running, Task, cosine, fit, mix
 from regard.training._data import DataDescription
+from regard.training._device import choose_device, computing_on
 from regard.training._fit import restore
 from regard.training._setting import changed
 

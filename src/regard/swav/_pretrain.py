@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from regard._device import choose_device, computing_on
 from regard._files import disk_in_words
 from regard._lock import is_first, writing_to
 from regard._problem import Problem
@@ -28,6 +27,7 @@ from regard.swav._settings import Crops, Settings, checked
 from regard.swav._settings import preset as named
 from regard.training import FitSettings, Fitted, Order, Running, cosine, fit, latest
 from regard.training._data import DataDescription
+from regard.training._device import choose_device, computing_on
 from regard.training._fit import restore
 from regard.training._norm import BatchNorm
 from regard.training._setting import changed

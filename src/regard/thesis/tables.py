@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regard._device import choose_device
 from regard._files import disk_in_words, replacing
 from regard._lock import writing_to
 from regard.thesis.hyperparameters import TABLE_6_1, hyperparameters
 from regard.thesis.printed import ACCURACY_COLUMNS, SHARES_6_4, SOFTMAX, PrintedRow, TableExperiment, TrainedModel
 from regard.thesis.setup import ThesisSetup
 from regard.training import RunFolder
+from regard.training._device import choose_device
 from regard.vqa.baseline import answer_baselines
 from regard.vqa.evaluate import Summary, evaluate_model
 from regard.vqa.examples import Examples

@@ -28,10 +28,10 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from regard._device import choose_device
 from regard._problem import Problem
 from regard._stop import Stop
 from regard.training import _checkpoints
+from regard.training._device import choose_device
 from regard.training._fit import Task
 from regard.training._folder import RunFolder
 from regard.training._loaded import Loaded, outlive_signals

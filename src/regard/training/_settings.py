@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from regard import _plain
-from regard._device import DEVICE_HELP, DEVICE_NAMES, check_device_name
+from regard.training._device import DEVICE_HELP, DEVICE_NAMES, check_device_name
 from regard.training._setting import setting
 
 

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regard._device import choose_device
 from regard._files import disk_in_words
 from regard._lock import writing_to
 from regard._problem import Problem
 from regard.training import Running
+from regard.training._device import choose_device
 from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import answer_baselines
 from regard.vqa.blind import blind_quality

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard._device import sent
 from regard.continuous.members import on_cpu
+from regard.training._device import sent
 from regard.vqa.accuracy import Accuracy, mean_accuracy
 from regard.vqa.attention_quality import AttentionQuality, concatenate, mixture_modes, quality_of
 from regard.vqa.examples import Examples

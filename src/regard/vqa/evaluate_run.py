@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from regard._device import choose_device
 from regard._problem import Problem
 from regard.pictures import squeezed
+from regard.training._device import choose_device
 from regard.training._progress import duration
 from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import answer_baselines

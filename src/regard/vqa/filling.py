@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard._device import sent
 from regard._files import replacing, reserve
 from regard._problem import Problem
 from regard.backbones import Backbone
 from regard.pictures import read
+from regard.training._device import sent
 from regard.vqa.description import FeatureDescription
 from regard.vqa.feature_store import BROKEN, MADE, WAITING, FeatureStore
 from regard.vqa.grids import grids

@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regard._device import choose_device, computing_on
 from regard._files import disk_in_words
 from regard._lock import is_first, writing_to
 from regard._problem import Problem
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, muon_groups
 from regard.training._data import DataDescription
+from regard.training._device import choose_device, computing_on
 from regard.vqa.description import FeatureDescription
 from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples, Grouped

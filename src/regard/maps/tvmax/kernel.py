@@ -13,7 +13,7 @@ from regard.maps.tvmax import solver
 KERNEL_CHECK_EVERY = 10  # iterations; here a check of the residual costs no more than an iteration
 
 
-class Regions(NamedTuple):
+class GridRegions(NamedTuple):
     """What the kernel finds in flat grids (rows, n).
 
     `labels`: of each cell, the number of its region's first cell, int32.
@@ -30,7 +30,7 @@ class Regions(NamedTuple):
     finite: bool
 
 
-def regions_by_kernel(s: Tensor, gamma: Tensor, mask: Tensor | None, width: int) -> Regions:
+def regions_by_kernel(s: Tensor, gamma: Tensor, mask: Tensor | None, width: int) -> GridRegions:
     """The regions by the native kernel: grids in the lanes of registers, each certified in float64.
 
     `s`: scores (rows, n), where -inf does not take part.
@@ -51,7 +51,7 @@ def regions_by_kernel(s: Tensor, gamma: Tensor, mask: Tensor | None, width: int)
         finite = not bool(error.isnan().any())
         if bool((error > 0).any()):
             solver.warn(error[error > 0])
-    return Regions(labels, pull, smooth, middle, finite)
+    return GridRegions(labels, pull, smooth, middle, finite)
 
 
 def region_means_by_kernel(x: Tensor, labels: Tensor) -> Tensor:
