@@ -27,6 +27,8 @@ WIDTH = 16  # numbers in the widest register: widths are multiples of it
 
 def suits_softmax(call: Call) -> bool:
     """Whether the kernel supports the call, and is worth it."""
+    if torch.compiler.is_compiling():  # before any size is compared: it may be a symbol, and the result a guard
+        return False
     if call.exporting or call.dropout > 0 or not isinstance(call.map, Softmax) or type(call.affinity) is not Dot:
         return False
     tensors = [call.q, call.k, call.v] if call.bias is None else [call.q, call.k, call.v, call.bias]
@@ -60,7 +62,12 @@ def softmax_context(call: Call) -> Tensor | None:
 def bare_context(q: Tensor, k: Tensor, v: Tensor, affinity: object) -> Tensor | None:
     """The same for (B, H, L, d) in the layout of the kernel without mask, bias or diagonal, with less overhead; None if
     it does not suit."""
-    if type(affinity) is not Dot or q.numel() * k.shape[-2] < WORK or not in_reach(q, k, v):
+    if (
+        torch.compiler.is_compiling()
+        or type(affinity) is not Dot
+        or q.numel() * k.shape[-2] < WORK
+        or not in_reach(q, k, v)
+    ):
         return None
     queries, keys = q.shape[-2], k.shape[-2]
     case = SparseCase(q.shape[:2], QueryBlocks(queries, keys, queries, None, None), 1.0, _scale(q, affinity))

@@ -34,7 +34,7 @@ class DemoSettings:
     @classmethod
     def usual(cls) -> DemoSettings:
         """The default settings, about seven minutes on two cores."""
-        return cls(dict(COUNTS), 400, 2)
+        return cls(dict(COUNTS), 400, 4)
 
 
 @dataclass(frozen=True)
