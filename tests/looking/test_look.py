@@ -16,7 +16,7 @@ import transformers
 from regard._problem import Problem
 from regard.cli import application
 from regard.hf import watch
-from regard.looking import VisionModel, look, read_pairs, score
+from regard.looking import VisionModel, load_looking, look, read_pairs, score
 from regard.pictures import read
 from regard.scenes import Scenes, write_scenes
 
@@ -80,7 +80,7 @@ def test_several_pictures_have_one_table(folder, tmp_path):
 
 
 def test_panels_are_those_of_the_class_token(folder):
-    model, picture = VisionModel.load(str(folder)), read(CAT)
+    model, picture = load_looking(str(folder)), read(CAT)
     looked = look(model, picture)
     assert list(looked.panels) == ["layer 0", "layer 1", "rollout"]
     with torch.no_grad(), watch(model.model, rows="cls") as seen:
@@ -133,7 +133,12 @@ def test_without_a_model(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a", "b", "c", "--masks", "d"], "--masks with 2 pictures; expected one folder"),
+        (["missing.jpg", CAT], "^missing.jpg is not a file"),
+        ([CAT, "missing.jpg"], "^missing.jpg is not a file"),
+        (["no/such-model", "missing.jpg"], "^missing.jpg is not a file"),
+        ([CAT, "--masks", "masks"], "--masks needs a model"),
+        ([CAT, "--prompt", "what"], "--prompt needs a model"),
+        ([CAT, "--tower"], "--tower needs a model"),
         ([CAT, "--map", "sparsemax"], "--map needs a model"),
         (["no/such-model", CAT], "not in the local cache of Hugging Face.*--download"),
         (["missing.jpg"], "missing.jpg is not a file"),
@@ -163,7 +168,7 @@ def test_a_head_that_finds_objects_is_told_from_one_that_does_not(folder, tmp_pa
         annotations.append({"image_id": i, "bbox": [x, y, 32, 32]})
     boxes = tmp_path / "boxes.json"
     boxes.write_text(json.dumps({"images": images, "annotations": annotations}))
-    model = VisionModel.load(str(folder))
+    model = load_looking(str(folder))
     by_mask, by_box = (score(model, read_pairs(pictures, where)) for where in (masks, boxes))
     assert [one.row() for one in by_mask] == [one.row() for one in by_box]
     assert len(by_mask) == 8
@@ -180,6 +185,19 @@ def test_a_head_that_finds_objects_is_told_from_one_that_does_not(folder, tmp_pa
         shares.append((maps * region).sum((-2, -1)) / maps.sum((-2, -1)))
     expected = torch.stack(shares).mean(0)
     assert [one.mean["mass"] for one in by_mask[4:]] == pytest.approx(expected.tolist(), abs=1e-5)
+    chosen = [pictures / "3.png", pictures / "1.png"]
+    by_name = score(model, read_pairs(chosen, boxes))
+    halves = [score(model, read_pairs([one], masks)) for one in chosen]
+    assert by_name.pictures == 2
+    for both, first, second in zip(by_name, *halves, strict=True):
+        assert both.mean["mass"] == pytest.approx((first.mean["mass"] + second.mean["mass"]) / 2)
+    result = run("look", folder, *chosen, "--masks", masks, "--out", tmp_path / "some.png")
+    assert "Means over 2 pictures" in result.output
+    written = json.loads((tmp_path / "some.json").read_text())["rows"][0]
+    assert written["mass low"] <= written["mass"] <= written["mass high"]
+    (pictures / "4.png").write_bytes((pictures / "0.png").read_bytes())
+    with pytest.raises(Problem, match=r"4\.png has no region in .*masks"):
+        read_pairs([*chosen, pictures / "4.png"], masks)
     result = run("look", folder, pictures, "--masks", boxes, "--out", tmp_path / "scores.png")
     assert result.exit_code == 0, result.output
     assert "Means over 4 pictures" in result.output
@@ -188,7 +206,7 @@ def test_a_head_that_finds_objects_is_told_from_one_that_does_not(folder, tmp_pa
 
 def test_drawn_scenes_are_pictures_with_masks(folder, tmp_path):
     write_scenes(Scenes("val", 3, size=32), tmp_path)
-    scores = score(VisionModel.load(str(folder)), read_pairs(tmp_path / "val", tmp_path / "objects" / "val"))
+    scores = score(load_looking(str(folder)), read_pairs(tmp_path / "val", tmp_path / "objects" / "val"))
     assert scores.pictures == 3
     assert all(0 < one.chance["mass"] < 1 for one in scores)
 

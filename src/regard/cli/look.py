@@ -26,8 +26,12 @@ def look(
     ),
     map: str | None = typer.Option(None, help='Exchange the map of the model, e.g. "entmax-1.5", and show both.'),
     masks: Path | None = typer.Option(
-        None, help="Score the heads: PICTURE is a folder, and this a folder of masks or a COCO-like JSON file."
+        None, help="Score the heads on pictures or a folder: a folder of their masks, or a COCO-like JSON file."
     ),
+    prompt: str | None = typer.Option(
+        None, help="Ask a model of pictures and text (LLaVA, Qwen-VL): what the token before its answer looks at."
+    ),
+    tower: bool = typer.Option(False, "--tower", help="Of a model of pictures and text, look at its vision tower."),
     download: bool = typer.Option(False, "--download", help="Download a model that is not in the local cache."),
 ) -> None:
     """Where a vision model looks in a picture: every layer and head on one scale, the means, the rollout.
@@ -40,24 +44,30 @@ def look(
         regard look facebook/dinov2-small photo.jpg --download
         regard look my-model photo.jpg --map entmax-1.5 --out look.png
         regard look my-model one.jpg two.jpg three.jpg
+        regard look my-llava photo.jpg --prompt "What is on the sofa?"
         regard look my-model photos --masks masks
+        regard look my-model one.jpg two.jpg --masks boxes.json
     """
     from regard._problem import Problem
-    from regard.looking import VisionModel, look_at_patches, read_pairs, score, with_ending, write_looks, write_scores
+    from regard.looking import load_looking, look_at_patches, read_pairs, score, with_ending, write_looks, write_scores
     from regard.looking import look as look_with
     from regard.pictures import read
 
-    has_model = len(what) > 1 and not Path(what[0]).is_file()
+    has_model = len(what) > 1 and not _is_picture(what[0])
     pictures = what[1:] if has_model else what
-    if masks is not None and len(pictures) > 1:
-        raise Problem(f"--masks with {len(pictures)} pictures; expected one folder of pictures.")
+    is_folder = masks is not None and len(pictures) == 1 and Path(pictures[0]).is_dir()
+    missing = [] if is_folder else [name for name in pictures if not Path(name).is_file()]
+    if missing:
+        raise Problem(f"{missing[0]} is not a file. Check the path.")
+    only_with_model = {"--map": map, "--masks": masks, "--prompt": prompt, "--tower": tower or None}
+    if not has_model and (given := [option for option, value in only_with_model.items() if value is not None]):
+        raise Problem(f"{given[0]} needs a model: regard look MODEL PICTURE {given[0]}.")
     out = with_ending(out)  # before the model is loaded
-    model = VisionModel.load(what[0], download=download) if has_model else None
-    if model is None and (map is not None or masks is not None):
-        raise Problem(f"{'--map' if map is not None else '--masks'} needs a model: regard look MODEL PICTURE.")
+    model = load_looking(what[0], prompt=prompt, tower=tower, download=download) if has_model else None
     if model is not None and masks is not None:
         with model.exchanged(map):
-            scores = score(model, read_pairs(Path(what[-1]), masks))
+            paths = [Path(name) for name in pictures]
+            scores = score(model, read_pairs(paths[0] if is_folder else paths, masks))
         typer.echo(scores.text())
         for path in write_scores(scores, out):
             typer.echo(f"Written: {path}")
@@ -75,14 +85,23 @@ def look(
         typer.echo(f"Written: {file}")
 
 
+def _is_picture(name: str) -> bool:
+    """Whether a name is that of a picture, be it there or not; every other one is a model's."""
+    from regard.pictures._sources import SUFFIXES
+
+    return Path(name).is_file() or (Path(name).suffix.lower() in SUFFIXES and not Path(name).is_dir())
+
+
 def _echo(looked: Look) -> None:
-    """Print the table and the likeliest classes."""
-    typer.echo(
-        f"{'map':<14}{'layer':>6}{'head':>6}{'entropy':>10}{'of equal weights':>18}{'effective keys':>16}{'of':>7}"
-    )
+    """Print the table, with the figures of equal weights in brackets, and the likeliest classes or words."""
+    columns = ("entropy (equal weights)", "effective keys (all)", "on patches (equal weights)")
+    typer.echo(f"{'map':<14}{'layer':>6}{'head':>6}" + "".join(f"{name:>28}" for name in columns))
     for row in looked.table:
-        chance = row["entropy of equal weights"]
-        head = f"{row['map']:<14}{row['layer']:>6}{row['head']:>6}{row['entropy']:>10.3f}"
-        typer.echo(f"{head}{chance:>18.3f}{row['effective']:>16.1f}{row['of']:>7}")
+        cells = (
+            f"{row['entropy']:.3f} ({row['entropy of equal weights']:.3f})",
+            f"{row['effective']:.1f} ({row['of']:g})",
+            f"{row['on patches']:.3f} ({row['on patches of equal weights']:.3f})",
+        )
+        typer.echo(f"{row['map']:<14}{row['layer']:>6}{row['head']:>6}" + "".join(f"{cell:>28}" for cell in cells))
     for name, answers in looked.answers.items():
         typer.echo(f"{name}: " + ", ".join(f"{label} {share:.1%}" for label, share in answers.items()))

@@ -17,7 +17,7 @@ from regard._problem import Problem
 from regard._rounded import rounded
 from regard.explore._requests import Columns, LookAt
 from regard.looking.maps_side_by_side import maps_of, measure_weights, region_on_grid
-from regard.looking.model import VisionModel
+from regard.looking.model import LookingModel
 from regard.looking.views import HeadScores, ModelView, PatchView, View, cell_at
 from regard.vqa.attention_quality import half_area
 from regard.vqa.resampling import resampled_interval
@@ -30,7 +30,7 @@ OWN = "model"  # the name of the model's own map
 class Looking:
     """Looks at pictures, with a model or by the colours of patches; from several threads, which share the model."""
 
-    def __init__(self, model: VisionModel | None = None, name: str = "") -> None:
+    def __init__(self, model: LookingModel | None = None, name: str = "") -> None:
         """`model` and its name on the page; default none: patches and their colours."""
         self.model, self.name = model, name
         self._views: OrderedDict[tuple[str, str], View] = OrderedDict()

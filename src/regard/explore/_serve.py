@@ -124,6 +124,6 @@ def _looking(name: str | None) -> Looking:
 
     if name is None:
         return Looking()
-    from regard.looking.model import VisionModel
+    from regard.looking.load import load_vision
 
-    return Looking(VisionModel.load(name), Path(name).name)
+    return Looking(load_vision(name), Path(name).name)

@@ -15,8 +15,9 @@ from regard._files import replacing
 from regard._problem import Problem
 from regard.affinity import Dot
 from regard.attention.summaries import summarize
-from regard.hf import Recording, Seen
-from regard.looking.model import VisionModel
+from regard.hf import Recording
+from regard.looking.layers import maps_by_head, table_rows
+from regard.looking.model import LookingModel
 from regard.maps.spelling import as_map
 from regard.patches.photograph import describe_patches, patch_grid
 
@@ -105,19 +106,20 @@ def _write_table(out: Path, table: list[dict[str, Any]], answers: dict[str, Any]
     return [beside_json, beside_csv]
 
 
-def look(model: VisionModel, picture: Tensor, map: str | None = None) -> Look:
+def look(model: LookingModel, picture: Tensor, map: str | None = None) -> Look:
     """What every layer and head looks at in a picture (3, H, W) in bytes, the means, and the rollout if there is one.
 
-    Where the model has a class token it is what that token looks at; elsewhere the mean weight that a patch receives.
-    With `map`, a name such as "entmax-1.5", the model is run a second time with that map in every attention.
+    Where the model has a class token it is what that token looks at; of a model with a prompt, its last token, which
+    makes the first word of the answer; elsewhere the mean weight that a patch receives. With `map`, a name such as
+    "entmax-1.5", the model is run a second time with that map in every attention.
     """
-    seen, answers = model.run(picture, rows="cls", keep=True)
-    panels = _panels("", seen)
+    seen, answers = model.run(picture, rows=model.query, keep=True)
+    panels = _panels("", seen, model)
     table, all_answers = _table("model", seen), {"model": answers}
     if map is not None:
         with model.exchanged(map):
-            seen, all_answers[map] = model.run(picture, rows="cls", keep=True)
-        panels |= _panels(f"{map}: ", seen)
+            seen, all_answers[map] = model.run(picture, rows=model.query, keep=True)
+        panels |= _panels(f"{map}: ", seen, model)
         table += _table(map, seen)
     return Look(picture, panels, table, {name: one for name, one in all_answers.items() if one})
 
@@ -136,33 +138,25 @@ def look_at_patches(picture: Tensor) -> Look:
         panels[name] = {"all patches": summary.received.reshape(grid) / len(features)}
         row = {"map": name, "layer": 0, "name": "patches", "head": 0, "of": len(features)}
         row |= {"entropy": float(summary.entropy.mean()), "support": float(summary.support.float().mean())}
-        table.append(_with_chance(row | {"effective": float(summary.effective.mean())}))
+        row |= {"effective": float(summary.effective.mean()), "entropy of equal weights": math.log(len(features))}
+        table.append(row | {"on patches": 1.0, "on patches of equal weights": 1.0})
     return Look(picture, panels, table)
 
 
-def _panels(before: str, seen: Recording) -> dict[str, dict[str, Tensor]]:
+def _panels(before: str, seen: Recording, model: LookingModel) -> dict[str, dict[str, Tensor]]:
+    if seen[0].tokens.grid is None:
+        raise Problem("no attention of this model sees patches of a picture: there is nothing to draw.")
     panels: dict[str, dict[str, Tensor]] = {}
-    for one in seen:
-        heads = maps_by_head(one)
+    for calls in seen.layers:
+        heads = maps_by_head(calls)
         row = {f"head {head}": x for head, x in enumerate(heads)}
-        panels[f"{before}layer {one.layer}"] = row | {"mean": heads.mean(0)}
-    if all(one.tokens.windows is None for one in seen) and seen[0].tokens.places("cls"):
-        shares = seen.rollout(seen[0].tokens.places("cls"))
-        panels[f"{before}rollout"] = {"all layers": seen[0].pictures(shares)[0, 0]}
+        panels[f"{before}layer {calls[0].layer}"] = row | {"mean": heads.mean(0)}
+    first = seen[0].tokens
+    rows = first.places(model.query) if isinstance(model.query, str) else [first.length + row for row in model.query]
+    if rows and all(one.tokens.windows is None for one in seen):
+        panels[f"{before}rollout"] = {"all layers": seen[0].pictures(seen.rollout(rows))[0, 0]}
     return panels
 
 
-def maps_by_head(one: Seen) -> Tensor:
-    """What each head of an attention looks at, (H, h, w)."""
-    if one.summary.rows is not None:
-        return one.pictures(one.summary.rows)[0, :, 0]
-    return one.pictures()[0]
-
-
 def _table(name: str, seen: Recording) -> list[dict[str, Any]]:
-    return [_with_chance({"map": name, **row}) for row in seen.table()]
-
-
-def _with_chance(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with what equal weights on all keys would have."""
-    return row | {"entropy of equal weights": math.log(row["of"])}
+    return [{"map": name, **row} for row in table_rows(seen)]

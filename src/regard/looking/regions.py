@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,15 +24,17 @@ class PictureWithRegion(NamedTuple):
     region: Tensor
 
 
-def read_pairs(pictures: Path, masks: Path) -> list[PictureWithRegion]:
-    """The pictures of a folder that have a region.
+def read_pairs(pictures: Path | Sequence[Path], masks: Path) -> list[PictureWithRegion]:
+    """Pictures with their regions.
 
-    `pictures`: a folder of pictures.
+    `pictures`: a folder, of which those are taken that have a region; or some pictures, each of which must have one.
     `masks`: a folder with a mask of the same name for each picture, whatever its ending: what is not zero is the
     region (so the pictures of object numbers of drawn scenes are masks too). Or a JSON file as COCO's: `images` with
     `id`, `file_name`, `width` and `height`, and `annotations` with `image_id` and `segmentation` (outlines) or `bbox`;
     the region of a picture is the union of its annotations.
     """
+    if not isinstance(pictures, Path):
+        return _chosen(list(pictures), masks)
     if not pictures.is_dir():
         raise Problem(f"{pictures} is not a folder of pictures. Check the path.")
     if masks.is_dir():
@@ -44,6 +47,15 @@ def read_pairs(pictures: Path, masks: Path) -> list[PictureWithRegion]:
     if not pairs:
         raise Problem(f"no picture of {pictures} has a region in {masks}. Masks are named as their pictures.")
     return pairs
+
+
+def _chosen(pictures: list[Path], masks: Path) -> list[PictureWithRegion]:
+    """Those of some pictures, in their order."""
+    found = {pair.picture: pair for folder in {path.parent for path in pictures} for pair in read_pairs(folder, masks)}
+    for path in pictures:
+        if path not in found:
+            raise Problem(f"{path} has no region in {masks}. A mask is named as its picture; leave out what has none.")
+    return [found[path] for path in pictures]
 
 
 def _from_folder(pictures: Path, masks: Path) -> Any:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from regard._files import replacing
-from regard.looking.look import maps_by_head, with_ending
-from regard.looking.model import VisionModel
+from regard.looking.layers import maps_by_head
+from regard.looking.look import with_ending
+from regard.looking.model import LookingModel
 from regard.looking.regions import PictureWithRegion
 from regard.pictures import read
 from regard.vqa.attention_quality import AttentionQuality, quality_of
@@ -64,27 +65,28 @@ class Scores(list[HeadScore]):
         return "\n".join([*lines, f"{note} {len(self)} heads is better than chance by luck alone: try it on others."])
 
 
-def score(model: VisionModel, pairs: Sequence[PictureWithRegion]) -> Scores:
+def score(model: LookingModel, pairs: Sequence[PictureWithRegion]) -> Scores:
     """How well every head of a model finds the regions of pictures.
 
-    Attention is what the class token looks at, or the mean weight of each patch where there is none; the share of
-    tokens that are no patches is left out. Chance levels are those of equal weights on the same patches.
+    Attention is what the class token or the last token of a prompt looks at, or the mean weight of each patch where
+    there is neither; the share of tokens that are no patches is left out. Chance levels are those of equal weights on
+    the same patches.
     """
     names: list[tuple[int, str, int]] = []
     measured: list[dict[str, Tensor]] = []
     chances: list[dict[str, Tensor]] = []
     for pair in pairs:
-        seen, _ = model.run(read(pair.picture), rows="cls")
+        seen, _ = model.run(read(pair.picture), rows=model.query)
         region = _resized(pair.region)[None]
         parts, levels, names = [], [], []
-        for one in seen:
-            maps = maps_by_head(one)
+        for calls in seen.layers:
+            maps = maps_by_head(calls)
             maps = maps / maps.sum((-2, -1), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
             parts.append(_measures(quality_of(maps, None, region.expand(len(maps), -1, -1))))
             equal = torch.full_like(maps[:1], 1 / maps[0].numel())
             level = _measures(quality_of(equal, None, region))
             levels.append({name: x.expand(len(maps)) for name, x in level.items()})
-            names += [(one.layer, one.name, head) for head in range(len(maps))]
+            names += [(calls[0].layer, calls[0].name, head) for head in range(len(maps))]
         measured.append({name: torch.cat([part[name] for part in parts]) for name in SCORED})
         chances.append({name: torch.cat([part[name] for part in levels]) for name in SCORED})
     values = {m: torch.stack([x[m] for x in measured]).double().numpy() for m in SCORED}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
@@ -106,7 +107,7 @@ class ModelView(View):
     @property
     def layers(self) -> list[str]:
         """The names of its attentions."""
-        return [one.name for one in self.seen]
+        return [calls[0].name for calls in self.seen.layers]
 
     @property
     def has_class_token(self) -> bool:
@@ -120,9 +121,8 @@ class ModelView(View):
 
     def head_scores(self, layer: int, place: PicturePlace | None) -> HeadScores:
         """From the queries and keys of that layer; of weights that the model has formed, their logarithm."""
-        one = self.seen[layer]
+        one, batch, query = _query_of(self.seen.layers[layer], place)
         weights: Any = one.weights
-        batch, query = _query_of(one, place)
         if isinstance(weights, Tensor):
             p = weights[batch, :, query]
             return HeadScores(_on_grid(one, p.log(), batch, -math.inf), _on_grid(one, p, batch, 0.0))
@@ -146,24 +146,28 @@ def _keep_scores(s: Tensor, *, mask: Tensor | None) -> Tensor:
     return s if mask is None else s.masked_fill(~mask, -math.inf)
 
 
-def _query_of(one: Seen, place: PicturePlace | None) -> tuple[int, int]:
-    """The index of a query along the batch, where windows of a picture lie, and along the queries."""
-    if one.weights is not None and one.weights.shape[-2] == 1:  # the one query of a pooling head stands for all places
-        return 0, 0
-    tokens = one.tokens
-    if place is None and (special := tokens.places("cls")):
-        return 0, special[0]
-    windows = 1 if tokens.windows is None else tokens.windows.count
-    numbers = torch.arange(windows * tokens.length, dtype=torch.float64).reshape(windows, tokens.length)
-    numbers = tokens.pictures(numbers)[0]
-    row, column = cell_at(place, tuple(numbers.shape))
-    return divmod(int(numbers[row, column]), tokens.length)
+def _query_of(calls: Sequence[Seen], place: PicturePlace | None) -> tuple[Seen, int, int]:
+    """The call that has the query, where windows have one each, its index along the batch, and along the queries."""
+    for one in calls:
+        if one.weights is not None and one.weights.shape[-2] == 1:  # the one query of a pooling head is for all places
+            return one, 0, 0
+        tokens = one.tokens
+        if place is None and (special := tokens.places("cls")):
+            return one, 0, special[0]
+        windows = 1 if tokens.windows is None else tokens.windows.count
+        numbers = torch.arange(1, 1 + windows * tokens.length, dtype=torch.float64).reshape(windows, tokens.length)
+        numbers = tokens.pictures(numbers)[0]  # zero outside of the call
+        row, column = cell_at(place, tuple(numbers.shape))
+        if numbers[row, column] > 0:
+            return one, *divmod(int(numbers[row, column]) - 1, tokens.length)
+    raise ValueError(f"place: got {place}, expected one in a window of {calls[0].name}.")
 
 
 def _on_grid(one: Seen, values: Tensor, batch: int, elsewhere: float) -> Tensor:
     """Values of the keys of one query (H, Lk) on the picture (H, h, w); outside of its window `elsewhere`."""
     if one.tokens.windows is None:
-        return one.tokens.pictures(values[None])[0]
+        inside = one.tokens.pictures(torch.ones_like(values[:1], dtype=torch.bool))
+        return one.tokens.pictures(values).masked_fill(~inside, elsewhere)
     all_windows = values.new_full((one.tokens.windows.count, *values.shape), elsewhere)
     all_windows[batch] = values
     return one.tokens.pictures(all_windows)[0]
