@@ -120,12 +120,12 @@ def look(model: LookingModel, picture: Tensor, map: str | None = None) -> Look:
     """
     seen, answers = model.run(picture, rows=model.query, keep=True)
     panels = _panels("", seen, model)
-    table, all_answers = _table("model", seen), {"model": answers}
+    table, all_answers = _table("model", seen, model), {"model": answers}
     if map is not None:
         with model.exchanged(map):
             seen, all_answers[map] = model.run(picture, rows=model.query, keep=True)
         panels |= _panels(f"{map}: ", seen, model)
-        table += _table(map, seen)
+        table += _table(map, seen, model)
     return Look(picture, panels, table, {name: one for name, one in all_answers.items() if one})
 
 
@@ -163,5 +163,5 @@ def _panels(before: str, seen: Recording, model: LookingModel) -> dict[str, dict
     return panels
 
 
-def _table(name: str, seen: Recording) -> list[dict[str, Any]]:
-    return [{"map": name, **row} for row in table_rows(seen)]
+def _table(name: str, seen: Recording, model: LookingModel) -> list[dict[str, Any]]:
+    return [{"map": name, **row} for row in table_rows(seen, model.query)]
