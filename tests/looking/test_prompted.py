@@ -93,6 +93,9 @@ def test_panels_are_the_weights_of_the_last_token_on_the_picture(saved):
         torch.testing.assert_close(panels["mean"], on_picture.mean(0), atol=1e-5, rtol=0)
         row = looked.table[4 * layer + 2]
         assert row["on patches"] == pytest.approx(float(on_picture[2].sum()), abs=1e-5)
+        entropy = torch.special.entr(weights[0, 2, -1]).sum()
+        assert row["entropy"] == pytest.approx(float(entropy), abs=1e-4)
+        assert row["effective"] == pytest.approx(float(entropy.exp()), rel=1e-3)
         assert row["on patches of equal weights"] == pytest.approx(len(places) / len(joint))
         joint = (0.5 * torch.eye(len(joint)) + 0.5 * weights[0].mean(0)) @ joint
     rolled = joint[-1, places].reshape(grid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,17 +27,18 @@ def maps_by_head(calls: Sequence[Seen]) -> Tensor:
     return torch.stack(drawn).sum(0) / max(1, sum(queries))
 
 
-def table_rows(seen: Recording) -> list[dict[str, Any]]:
+def table_rows(seen: Recording, query: str | Sequence[int]) -> list[dict[str, Any]]:
     """One row for each layer and head, each figure beside that of equal weights on all keys.
 
     "on patches" is the mass that `maps_by_head` has. Of an attention that is called for each window of a picture the
-    row has the means over all queries.
+    row has the means over all queries. Where `query` is a place, as the last token of a prompt, the row is of that one
+    alone: those before it see fewer keys.
     """
     rows: list[dict[str, Any]] = []
     for calls in seen.layers:
         queries = torch.tensor([float(one.queries) for one in calls])
         shares = queries / queries.sum()
-        tables = [Recording([one]).table() for one in calls]
+        tables = [Recording([_of_query(one, query)]).table() for one in calls]
         mass = maps_by_head(calls).sum((-2, -1)) if calls[0].tokens.grid is not None else None
         equal = float(torch.dot(shares, torch.tensor([_share_of_patches(one) for one in calls])))
         for head, windows in enumerate(zip(*tables, strict=True)):
@@ -49,6 +51,14 @@ def table_rows(seen: Recording) -> list[dict[str, Any]]:
             row["on patches"] = 0.0 if mass is None else float(mass[head])
             rows.append(row | {"on patches of equal weights": equal})
     return rows
+
+
+def _of_query(one: Seen, query: str | Sequence[int]) -> Seen:
+    """The call with the figures of some queries alone; as it is, if `query` is a kind of token."""
+    if isinstance(query, str):
+        return one
+    entropy, support = (None if x is None else x[..., list(query)] for x in (one.summary.entropy, one.summary.support))
+    return replace(one, summary=replace(one.summary, entropy=entropy, support=support))
 
 
 def _share_of_patches(one: Seen) -> float:

@@ -23,6 +23,7 @@ from regard.patches.photograph import describe_patches, patch_grid
 
 ENDINGS = (".png", ".pdf", ".svg", ".jpg")
 PATCH_MAPS = ("softmax", "entmax-1.5", "sparsemax")
+ROLLED = "all layers"  # the title of a rollout
 
 
 def with_ending(out: Path | str) -> Path:
@@ -55,25 +56,29 @@ class Look:
         return [out, *_write_table(out, self.table, self.answers)]
 
     def draw(self, out: Path) -> None:
-        """Draw all panels on one scale."""
+        """Draw all panels on one scale; the rollout, which is far flatter than a head, on its own."""
         from matplotlib.figure import Figure
 
         from regard.show import grid
         from regard.show._canvas import colour_bar, scale
 
         columns = max(len(row) for row in self.panels.values())
-        brightest = max(float(x.max()) for row in self.panels.values() for x in row.values())
+        shared = [x for row in self.panels.values() for title, x in row.items() if title != ROLLED]
+        brightest, equal = max(float(x.max()) for x in shared), 1 / shared[0].numel()
         shape = min(2.0, max(0.5, self.picture.shape[-2] / self.picture.shape[-1]))
-        high = (1.5 * shape + 0.25) * len(self.panels) + 0.4
-        figure = Figure(figsize=(1.5 * columns + 1, max(2.0, high)), layout="constrained")
+        wide = 3.0 if columns < 4 else 1.5
+        high = (wide * shape + 0.25) * len(self.panels) + 0.4
+        figure = Figure(figsize=(wide * columns + 1, max(2.5, high)), layout="constrained")
         axes = figure.subplots(len(self.panels), columns, squeeze=False)
         for line, (name, row) in zip(axes, self.panels.items(), strict=True):
             for ax in line[len(row) :]:
                 ax.set_axis_off()
             for ax, (title, weights) in zip(line, row.items(), strict=False):
-                grid(self.picture, weights, ax, vmax=brightest, bar=False)
-                ax.set_title(f"{name}, {title}", fontsize=7)
-        label = "weight of a patch, one scale for all"
+                own = float(weights.max()) if title == ROLLED else None
+                grid(self.picture, weights, ax, vmax=own or brightest, bar=False)
+                scaled = "" if own is None else f", its own scale to {own:.2g}"
+                ax.set_title(f"{name}, {title}{scaled}", fontsize=7, loc="center" if own is None else "left")
+        label = f"weight, one scale for all;\nequal weights {equal:.2g}"
         colour_bar(figure, scale(brightest), label, ax=axes, shrink=min(1.0, 3 / len(self.panels)))
         with replacing(out) as path:
             figure.savefig(path, dpi=100, format=out.suffix[1:])
@@ -115,12 +120,12 @@ def look(model: LookingModel, picture: Tensor, map: str | None = None) -> Look:
     """
     seen, answers = model.run(picture, rows=model.query, keep=True)
     panels = _panels("", seen, model)
-    table, all_answers = _table("model", seen), {"model": answers}
+    table, all_answers = _table("model", seen, model), {"model": answers}
     if map is not None:
         with model.exchanged(map):
             seen, all_answers[map] = model.run(picture, rows=model.query, keep=True)
         panels |= _panels(f"{map}: ", seen, model)
-        table += _table(map, seen)
+        table += _table(map, seen, model)
     return Look(picture, panels, table, {name: one for name, one in all_answers.items() if one})
 
 
@@ -131,16 +136,16 @@ def look_at_patches(picture: Tensor) -> Look:
     """
     grid = patch_grid(picture.shape[-2], picture.shape[-1])
     features = describe_patches(picture.float() / 255, grid)
-    panels: dict[str, dict[str, Tensor]] = {}
+    panels: dict[str, Tensor] = {}
     table: list[dict[str, Any]] = []
     for name in PATCH_MAPS:
         summary: Any = summarize(features, features, Dot(1.0), as_map(name))
-        panels[name] = {"all patches": summary.received.reshape(grid) / len(features)}
+        panels[name] = summary.received.reshape(grid) / len(features)
         row = {"map": name, "layer": 0, "name": "patches", "head": 0, "of": len(features)}
         row |= {"entropy": float(summary.entropy.mean()), "support": float(summary.support.float().mean())}
         row |= {"effective": float(summary.effective.mean()), "entropy of equal weights": math.log(len(features))}
         table.append(row | {"on patches": 1.0, "on patches of equal weights": 1.0})
-    return Look(picture, panels, table)
+    return Look(picture, {"all patches": panels}, table)
 
 
 def _panels(before: str, seen: Recording, model: LookingModel) -> dict[str, dict[str, Tensor]]:
@@ -154,9 +159,9 @@ def _panels(before: str, seen: Recording, model: LookingModel) -> dict[str, dict
     first = seen[0].tokens
     rows = first.places(model.query) if isinstance(model.query, str) else [first.length + row for row in model.query]
     if rows and all(one.tokens.windows is None for one in seen):
-        panels[f"{before}rollout"] = {"all layers": seen[0].pictures(seen.rollout(rows))[0, 0]}
+        panels[f"{before}rollout"] = {ROLLED: seen[0].pictures(seen.rollout(rows))[0, 0]}
     return panels
 
 
-def _table(name: str, seen: Recording) -> list[dict[str, Any]]:
-    return [{"map": name, **row} for row in table_rows(seen)]
+def _table(name: str, seen: Recording, model: LookingModel) -> list[dict[str, Any]]:
+    return [{"map": name, **row} for row in table_rows(seen, model.query)]

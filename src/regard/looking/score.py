@@ -114,19 +114,24 @@ def write_scores(scores: Scores, out: Path | str) -> list[Path]:
     from matplotlib.figure import Figure
 
     out = with_ending(out)
-    figure = Figure(figsize=(max(5.0, 0.18 * len(scores)), 6), layout="constrained")
+    figure = Figure(figsize=(max(7.0, 0.18 * len(scores)), 6.5), layout="constrained")
     places = numpy.arange(len(scores))
-    for ax, measure in zip(figure.subplots(len(SCORED), sharex=True), SCORED, strict=True):
+    axes = figure.subplots(len(SCORED), sharex=True)
+    for ax, measure in zip(axes, SCORED, strict=True):
+        for place, one in enumerate(scores):
+            if one.layer % 2:
+                ax.axvspan(place - 0.5, place + 0.5, color="0.94", linewidth=0)
         means = numpy.array([one.mean[measure] for one in scores])
         ends = numpy.array([one.interval[measure] for one in scores]).T
         ax.errorbar(places, means, numpy.abs(ends - means), fmt="o", markersize=3, linewidth=1, label="head, 95 %")
         ax.step(
             places, [one.chance[measure] for one in scores], where="mid", linestyle=":", color="black", label="chance"
         )
-        ax.set_ylabel(measure)
-    ax.set_xticks(places, [f"{one.layer}.{one.head}" for one in scores], rotation=90, fontsize=6)
-    ax.set_xlabel("layer.head")
-    ax.legend(fontsize=7)
+        ax.set_ylabel(f"{measure} (less is better)" if measure == "divergence" else measure)
+        ax.margins(x=0.01)
+    axes[-1].set_xticks(places, [f"{one.layer}.{one.head}" for one in scores], rotation=90, fontsize=6)
+    axes[-1].set_xlabel(f"layer.head; means over {scores.pictures} pictures")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=7)
     with replacing(out) as path:
         figure.savefig(path, dpi=100, format=out.suffix[1:])
     rows = [one.row() for one in scores]

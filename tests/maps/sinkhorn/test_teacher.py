@@ -52,16 +52,30 @@ def test_it_stays_right_where_the_loop_overflows(dtype, scale):
         torch.testing.assert_close(expected, wide, rtol=1e-6, atol=1e-9)
 
 
+def loop(logits, iterations):
+    """`teacher_centering` at T = 0.04, vectorised to be quick."""
+    plan = torch.exp(logits / 0.04)
+    for _ in range(iterations):
+        plan = plan / plan.sum(0, keepdim=True) / plan.shape[1]
+        plan = plan / plan.sum(1, keepdim=True) / plan.shape[0]
+    return plan * plan.shape[0]
+
+
+def test_the_figures_of_a_batch_of_128():
+    """Mean of four seeds: 0.39 in total variation, 28 % of the argmaxes; ours has the published ones."""
+    distances, moved = [], []
+    for seed in range(4):
+        logits = make_logits(128, 1024, seed=seed).double()
+        published, row = loop(logits, 3), loop(logits - logits.amax(-1, keepdim=True), 3)
+        assert apart(published, regard.sinkhorn(logits, 0.04, 3).weights) < 1e-9
+        distances.append(apart(published, row))
+        moved.append(float((published.argmax(-1) != row.argmax(-1)).double().mean()))
+    assert sum(distances) / 4 == pytest.approx(0.39, abs=0.005)
+    assert sum(moved) / 4 == pytest.approx(0.28, abs=0.01)
+
+
 def test_the_maximum_of_a_row_changes_the_targets_and_that_of_the_batch_does_not():
-    """At 256 samples and 1024 prototypes with normal logits; the reference is vectorised here to be quick."""
-
-    def loop(logits, iterations):
-        plan = torch.exp(logits / 0.04)
-        for _ in range(iterations):
-            plan = plan / plan.sum(0, keepdim=True) / plan.shape[1]
-            plan = plan / plan.sum(1, keepdim=True) / plan.shape[0]
-        return plan * plan.shape[0]
-
+    """At 256 samples and 1024 prototypes with normal logits."""
     logits = make_logits(256, 1024).double()
     published = loop(logits, 3)
     batch, row = loop(logits - logits.max(), 3), loop(logits - logits.amax(-1, keepdim=True), 3)
