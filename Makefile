@@ -129,7 +129,7 @@ bench: $(READY)
 sanitize: $(READY)
 	mkdir -p build/sanitized
 	g++ -O1 -g -std=c++17 -Wno-psabi -fPIC -shared -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=undefined -DREGARD_INTERFACE=$$($(BIN)/python -c 'from regard.native import _signatures; print(_signatures.INTERFACE)') src/regard/native/*.cpp -o build/sanitized/_kernels.so
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_twins.py tests/native tests/attention/test_sparse_kernel.py tests/maps/*/test_kernel.py -k 'not process'
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 REGARD_NATIVE=$(CURDIR)/build/sanitized/_kernels.so $(BIN)/pytest tests/test_twins.py tests/native tests/attention/test_*_kernel.py tests/attention/test_kernel_dtypes.py tests/maps/*/test_kernel.py -k 'not process'
 
 define EMPTY_VENV
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }

@@ -57,11 +57,14 @@ def timed(f: Callable[..., Tensor], what: str, inputs: list[Tensor], learned: li
     return forward if what == "forward" else backward
 
 
-def vit_rows() -> Iterator[Row]:
+def vit_rows(dtype: torch.dtype = torch.float32, variances: tuple[float, ...] = (1.0, 0.1)) -> Iterator[Row]:
+    """Every shape, map and direction, in `dtype`, with scores of these variances."""
+    prefix = "" if dtype == torch.float32 else f"{str(dtype).removeprefix('torch.')} "
     for shape in SHAPES:
-        for variance, promises in MOST.items():
+        for variance in variances:
+            promises = MOST[variance]
             q, k, v = (torch.randn(shape) for _ in range(3))
-            inputs = [q * variance**0.5, k, v]
+            inputs = [x.to(dtype) for x in (q * variance**0.5, k, v)]
             known = maps(shape[1])
             for name, most in promises.items():
                 map_, learned = known[name]
@@ -72,6 +75,6 @@ def vit_rows() -> Iterator[Row]:
                     }
                     t = race(contestants, seconds=2.0, least=7)
                     mine, theirs = t["ours"].median, t["sdpa"].median
-                    case = f"{name} {shape} variance {variance:g} {what}"
+                    case = f"{prefix}{name} {shape} variance {variance:g} {what}"
                     promise = f"at most {limit:g} times its time"
                     yield Row(case, "ms", mine, "SDPA's softmax", theirs, promise, mine <= limit * theirs)

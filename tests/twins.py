@@ -309,7 +309,9 @@ TWINS = {
             for map_ in ("sparsemax", "entmax", regard.Entmax(1.3), regard.Entmax(1.02))
             for causal in (False, True)
         ],
-        kernels=("regard_attend_forward", "regard_attend_backward"),
+        kernels=tuple(
+            f"regard_attend_{way}_{name}" for way in ("forward", "backward") for name in ("f32", "bf16", "f16", "f64")
+        ),
         masks=(False, True),
         dtypes=(torch.float32,),
         close=(1e-5, 0.0),

@@ -39,6 +39,19 @@ def transforming() -> bool:
     return bool(are_active()) if are_active is not None else True
 
 
+def has_storage(x: Tensor) -> bool:
+    """Whether `x` has memory: not in the vmap of `torch.autograd.grad(..., is_grads_batched=True)`, which is not of
+    `torch.func`. Fallback: by asking for its address."""
+    known = _private(torch._C, "_has_storage")
+    if known is not None:
+        return bool(known(x))
+    try:
+        x.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
 def forward_mode() -> bool:
     """Whether forward-mode differentiation is on. Fallback: True, which uses ordinary operations."""
     level = getattr(forward_ad, "_current_level", None)

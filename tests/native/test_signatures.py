@@ -11,21 +11,30 @@ from regard.native._signatures import INTERFACE, SIGNATURES
 
 FOLDER = Path(native.__file__).parent
 FILES = {path.name: path.read_text() for path in FOLDER.glob("*.*") if path.suffix in (".cpp", ".h")}
-DECLARATION = re.compile(r"^\s*EXPORT (\w+) (regard_\w+(?:##NAME)?)\(([^)]*)\)", re.MULTILINE)
-T = re.compile(r"\bT\b")
+DECLARATION = re.compile(r"^\s*EXPORT (\w+) (regard_\w+)\(([^)]*)\)", re.MULTILINE)
+# A macro that exports functions, for types and the suffix of their names; it is used with one line for each.
+MACRO = re.compile(r"^#define (\w+)\(((?:\w+, )+NAME)\)((?:[^\n]*\\\n)+[^\n]*)", re.MULTILINE)
+
+
+def expanded(text):
+    """A C++ file with the macros that export functions expanded."""
+    parts = [MACRO.sub("", text)]
+    for name, parameters, body in MACRO.findall(text):
+        for use in re.findall(rf"^{name}\((.*)\)$", parts[0], re.MULTILINE):
+            part = body.replace("\\\n", "\n")
+            for parameter, value in zip(parameters.split(", "), use.split(", "), strict=True):
+                part = re.sub(rf"(##)?\b{parameter}\b", value, part.replace(f"_##{parameter}", f"_{value}"))
+            parts.append(part)
+    return "\n".join(parts)
 
 
 def declared():
-    """Every exported function of the C++ files by its name, with its result and its arguments, macros expanded."""
-    functions = {}
-    for text in FILES.values():
-        lines = text.replace("\\\n", " \n")  # the backslashes of macros
-        for result, name, arguments in DECLARATION.findall(lines):
-            words = [" ".join(argument.split()) for argument in arguments.split(",") if argument.strip()]
-            for suffix, type_ in (("f32", "float"), ("f64", "double")) if name.endswith("##NAME") else (("", "T"),):
-                names = name.replace("##NAME", suffix)
-                functions[names] = result, tuple(T.sub(type_, word) for word in words)
-    return functions
+    """Every exported function of the C++ files by its name, with its result and its arguments."""
+    return {
+        name: (result, tuple(" ".join(word.split()) for word in arguments.split(",") if word.strip()))
+        for text in FILES.values()
+        for result, name, arguments in DECLARATION.findall(expanded(text))
+    }
 
 
 def test_the_table_is_that_of_the_declarations():
@@ -34,15 +43,6 @@ def test_the_table_is_that_of_the_declarations():
         for name, (arguments, result) in SIGNATURES.items()
     }
     assert table == declared()
-
-
-def test_macros_are_used_for_both_dtypes():
-    """As `declared` takes for granted."""
-    macros = [name for text in FILES.values() for name in re.findall(r"#define (\w+)\(T, NAME\)", text)]
-    assert len(macros) == 3
-    for name in macros:
-        used = [line for text in FILES.values() for line in re.findall(rf"^{name}\((.*)\)$", text, re.MULTILINE)]
-        assert used == ["float, f32", "double, f64"]
 
 
 def test_sizes_are_arguments_of_their_kernel():

@@ -122,12 +122,16 @@ class Call:
         """The same call with other tensors, as in `attend`."""
         return replace(self, q=q, k=k, v=v, mask=mask, bias=bias, batch=batch_of(q, k, v))
 
+    @property
+    def promoted_dtype(self) -> torch.dtype:
+        """The widest dtype of q and the bias."""
+        return self.q.dtype if self.bias is None else torch.promote_types(self.q.dtype, self.bias.dtype)
+
     def promoted(self) -> Call:
         """The call in one dtype, the widest of q and the bias."""
         if self.bias is None:
             return self
-        dtype = torch.promote_types(self.q.dtype, self.bias.dtype)
-        q, k, v, bias = (x.to(dtype) for x in (self.q, self.k, self.v, self.bias))
+        q, k, v, bias = (x.to(self.promoted_dtype) for x in (self.q, self.k, self.v, self.bias))
         return replace(self, q=q, k=k, v=v, bias=bias)
 
     def finite(self) -> Call:

@@ -21,7 +21,7 @@ from regard.attention.arguments import batch_of, four_axes
 from regard.attention.call import Call
 from regard.attention.query_blocks import QueryBlocks, rows_in_budget
 from regard.attention.range_checks import finite_parameters
-from regard.attention.sparse_function import NotFiniteError, SparseCase, sparse_context
+from regard.attention.sparse_function import NotFiniteError, SparseCase, computed_dtype, sparse_context
 from regard.maps.entmax import Entmax, entmax_order
 from regard.maps.entmax.kernel import suits as suits_kernel
 
@@ -41,9 +41,11 @@ class Sparse(Algorithm):
 
     def compute(self, call: Call) -> Tensor | None:
         """All heads in one kernel; None if a number is not finite or so large that scores may not be."""
-        wide = call.q.dtype == torch.float32
-        q, k, v = (x if wide else x.float() for x in (call.q, call.k, call.v))
         affinity, scale = cast(Factored, call.affinity), 1.0
+        computed = computed_dtype(call.promoted_dtype)
+        # The kernel reads half precision; factors of other affinities are computed first.
+        stored = call.q.dtype if isinstance(affinity, Dot) and computed == torch.float32 else computed
+        q, k, v = (x.to(stored) for x in (call.q, call.k, call.v))
         if isinstance(affinity, Dot):  # the kernel scales, so that no scaled queries are stored
             same_width(q, k)
             scale = 1 / math.sqrt(q.shape[-1]) if affinity.scale is None else affinity.scale
@@ -54,7 +56,7 @@ class Sparse(Algorithm):
         q, k, v = (four_axes(x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])) for x in (q, k, v))
         case = SparseCase(batch, QueryBlocks.of(call, rows_in_budget(call, call.pairs)), entmax_order(call.map), scale)
         alpha = call.map.alpha if isinstance(call.map, Entmax) and isinstance(call.map.alpha, Tensor) else None
-        bias = None if call.bias is None else call.bias.float()
+        bias = None if call.bias is None else call.bias.to(computed)
         try:
             c = sparse_context(q, k, v, alpha, bias, case)
         except NotFiniteError:
@@ -68,13 +70,11 @@ class Sparse(Algorithm):
 
 
 def _within_reach(call: Call) -> bool:
-    """Whether the kernel supports map, affinity and tensors: computed in float32 on a CPU, in no transform."""
+    """Whether the kernel supports map, affinity and tensors: on a CPU, in no transform."""
     if call.exporting or not isinstance(call.affinity, Factored) or not _known_order(call):
         return False
     tensors = [call.q, call.k, call.v] if call.bias is None else [call.q, call.k, call.v, call.bias]
-    if torch.float64 in (x.dtype for x in tensors) or call.q.shape[-1] == 0:
-        return False
-    return _check.readable(call.q) and not forward_mode() and native.reachable(*tensors)
+    return call.q.shape[-1] > 0 and _check.readable(call.q) and not forward_mode() and native.reachable(*tensors)
 
 
 def _known_order(call: Call) -> bool:

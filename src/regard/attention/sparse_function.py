@@ -49,15 +49,25 @@ class SparseCase:
 def sparse_context(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, bias: Tensor | None, case: SparseCase
 ) -> Tensor:
-    """The context (B, H, Lq, dv) in the layout of q, differentiable in all tensors, in float32.
+    """The context (B, H, Lq, dv) in the layout of q, differentiable in all tensors.
 
-    `q`, `k`, `v`: (B, H, L, d) in any layout with the last stride one.
+    `q`, `k`, `v`: (B, H, L, d) of one dtype in any layout with the last stride one; half precision is computed in
+    float32.
     `alpha`: one for each head, broadcast to (*batch, 1, 1), or None.
-    `bias`: broadcasts to (*batch, Lq, Lk), or None.
+    `bias`: broadcasts to (*batch, Lq, Lk), in the dtype of the computation, or None.
     `case`: all other arguments.
     """
     c: Tensor = _Sparse.apply(q, k, v, alpha, bias, case)
     return c
+
+
+def computed_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the kernel computes numbers of `dtype` in.
+
+    >>> computed_dtype(torch.bfloat16)
+    torch.float32
+    """
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class _Sparse(Function):
@@ -72,14 +82,16 @@ class _Sparse(Function):
         room = min(heads * queries * keys, STORED) if kept and not dense else 0
         start = q.new_empty(kept, heads, queries, dtype=torch.int32)
         count = q.new_empty(kept, heads, queries, dtype=torch.int32)
-        edge = q.new_empty(kept, heads, queries, 4)
-        place, weight = q.new_empty(_units(room, keys), dtype=torch.int16), q.new_empty(room)
+        computed = computed_dtype(q.dtype)
+        edge = q.new_empty(kept, heads, queries, 4, dtype=computed)
+        place, weight = q.new_empty(_units(room, keys), dtype=torch.int16), q.new_empty(room, dtype=computed)
         used = q.new_empty(1, dtype=torch.int64)
         out = _like(q, len(q), v.shape[-1])
-        extras, sizes = _extras(alpha, bias, case, heads, keys)
+        extras, sizes = _extras(alpha, bias, case, heads, keys, computed)
         widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
         tensors = *_strided(q, k, v), *extras, *_strided(out), start, count, edge, place, weight, used
-        if native.call("regard_attend_forward", *tensors, *widths, *sizes, kept, room, len(place), case.scale):
+        name = f"regard_attend_forward_{native.suffix(q)}"
+        if native.call(name, *tensors, *widths, *sizes, kept, room, len(place), case.scale):
             raise NotFiniteError
         if kept:
             ctx.save_for_backward(q, k, v, alpha, bias)
@@ -92,28 +104,33 @@ class _Sparse(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, alpha, bias = ctx.saved_tensors
         case: SparseCase = ctx.case
-        if torch.is_grad_enabled():  # create_graph=True: the dense algorithm can be differentiated twice
+        # create_graph=True, or a batch of gradients: the dense algorithm can be differentiated in every way.
+        if (twice := torch.is_grad_enabled()) or not native.reachable(grads[0]):
             needed = ctx.needs_input_grad[:5]
             chosen = [x for x, asked in zip((q, k, v, alpha, bias), needed, strict=True) if asked]
-            c = _dense_context(q, k, v, alpha, bias, case)
-            gradients = iter(torch.autograd.grad(c, chosen, grads[0], create_graph=True))
+            with torch.enable_grad():
+                c = _dense_context(q, k, v, alpha, bias, case)
+            gradients = iter(torch.autograd.grad(c, chosen, grads[0], create_graph=twice))
             return *(next(gradients) if asked else None for asked in needed), None
         (batches, inner, queries, _), keys = q.shape, k.shape[-2]
         heads = batches * inner
         # By sizes alone, so that sums have one order for every number of threads.
         parts = max(1, min(-(-PIECES // heads), queries // QUERIES))
-        dq, dk, dv = _like(q, batches), _like(k, parts * batches), _like(v, parts * batches)
+        spare, computed = parts if parts > 1 else 0, computed_dtype(q.dtype)
+        dq, dk, dv = _like(q, batches), _like(k, batches), _like(v, batches)
+        sums_of_parts = [x.new_empty(spare, heads, keys, x.shape[-1], dtype=computed) for x in (k, v)]
         learned = int(ctx.needs_input_grad[3])
         dalpha = q.new_empty(learned, parts, heads, dtype=torch.float64)
-        extras, sizes = _extras(alpha, bias, case, heads, keys)
+        extras, sizes = _extras(alpha, bias, case, heads, keys, computed)
         groups, sums = _groups(extras[2], heads, parts) if ctx.needs_input_grad[4] else (1, 0)
-        dbias = q.new_empty(sums, *extras[2].shape)
+        dbias = q.new_empty(sums, *extras[2].shape, dtype=computed)
         grad = four_axes(grads[0])
-        tensors = *_strided(q, k, v, grad), *extras, *ctx.supports, *_strided(dq, dk, dv), dalpha, dbias
+        results = *_strided(dq, dk, dv), *sums_of_parts, dalpha, dbias
+        tensors = *_strided(q, k, v, grad), *extras, *ctx.supports, *results
         place, weight = ctx.supports[-2:]
-        counts = len(weight), len(place), parts, learned, sums, groups
+        counts = len(weight), len(place), parts, spare, learned, sums, groups
         widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
-        native.call("regard_attend_backward", *tensors, *widths, *sizes, *counts, case.scale)
+        native.call(f"regard_attend_backward_{native.suffix(q)}", *tensors, *widths, *sizes, *counts, case.scale)
         in_alpha = in_bias = None
         if learned:
             per_head = dalpha.sum((0, 1)).view((*case.batch, 1, 1))
@@ -121,7 +138,7 @@ class _Sparse(Function):
         if sums:
             per_matrix = dbias[0] if sums == 1 else dbias.sum(0)
             in_bias = per_matrix.view(*bias.shape[:-2], *per_matrix.shape[-2:]).sum_to_size(bias.shape)
-        return dq, _added(dk, parts), _added(dv, parts), in_alpha, in_bias, None
+        return dq, dk, dv, in_alpha, in_bias, None
 
 
 def _strided(*tensors: Tensor) -> tuple[Any, ...]:
@@ -135,11 +152,6 @@ def _like(x: Tensor, batches: int, width: int | None = None) -> Tensor:
     if heads > 1 and x.stride(1) < x.stride(2):  # heads of a row side by side, as a projection gives them
         return x.new_empty(batches, rows, heads, width).transpose(1, 2)
     return x.new_empty(batches, heads, rows, width)
-
-
-def _added(x: Tensor, parts: int) -> Tensor:
-    """The sum of parts of a gradient."""
-    return x if parts == 1 else x.unflatten(0, (parts, -1)).sum(0)
 
 
 def _units(entries: int, keys: int) -> int:
@@ -164,11 +176,11 @@ def _groups(bias: Tensor, heads: int, parts: int) -> tuple[int, int]:
 
 
 def _extras(
-    alpha: Tensor | None, bias: Tensor | None, case: SparseCase, heads: int, keys: int
+    alpha: Tensor | None, bias: Tensor | None, case: SparseCase, heads: int, keys: int, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Mask, bias and alphas as the kernel takes them, and their sizes with the diagonal."""
+    """Mask, bias and alphas as the kernel takes them, biases in `dtype`, and their sizes with the diagonal."""
     mask, mask_of = _matrices(case.blocks.mask, torch.bool, case.batch, heads, keys)
-    more, more_of = _matrices(bias, torch.float32, case.batch, heads, keys)
+    more, more_of = _matrices(bias, dtype, case.batch, heads, keys)
     alphas = _alphas(case.alpha) if alpha is None else alpha.detach().double().expand(*case.batch, 1, 1).reshape(-1)
     diagonal = keys if case.blocks.diagonal is None else case.blocks.diagonal
     sizes = *mask.shape[:2], *more.shape[:2], len(alphas), diagonal
@@ -212,8 +224,8 @@ def _dense_context(
         x = x[(None,) * max(0, 2 - x.dim())]
         return x.expand(*case.batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
 
-    shape = *q.shape[:-1], v.shape[-1]
-    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    shape, dtype = (*q.shape[:-1], v.shape[-1]), q.dtype
+    q, k, v = (x.flatten(0, 1).to(computed_dtype(dtype)) for x in (q, k, v))
 
     def rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, *alphas: Tensor) -> Tensor:
         map = Entmax(alphas[0] if alphas else case.alpha or 1.5)
@@ -222,4 +234,8 @@ def _dense_context(
     mask = None if case.blocks.mask is None else by_head(case.blocks.mask)
     tensors: Sequence[Tensor] = () if alpha is None else (by_head(alpha),)
     added = None if bias is None else by_head(bias)
-    return torch.cat(checkpointed(rows, replace(case.blocks, mask=mask), q, k, v, added, tensors), -2).view(shape)
+    return (
+        torch.cat(checkpointed(rows, replace(case.blocks, mask=mask), q, k, v, added, tensors), -2)
+        .view(shape)
+        .to(dtype)
+    )

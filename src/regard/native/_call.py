@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard._check import complain
-from regard._torch import in_transform
+from regard._torch import has_storage, in_transform
 from regard.native._choose import library
 from regard.native._signatures import SIGNATURES, STRIDES, THREADS, Argument
 
@@ -22,11 +22,14 @@ _KINDS: dict[str, Any] = {"int": int, "int64_t": int, "double": (int, float)}
 _DTYPES = {
     "float*": torch.float32,
     "double*": torch.float64,
+    "Bfloat16*": torch.bfloat16,
+    "Float16*": torch.float16,
     "int16_t*": torch.int16,
     "int32_t*": torch.int32,
     "int64_t*": torch.int64,
     "uint8_t*": torch.bool,
 }
+_SUFFIXES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def usable(*tensors: Tensor) -> bool:
@@ -49,13 +52,14 @@ def reachable(*tensors: Tensor) -> bool:
 
 
 def readable_memory(x: Tensor) -> bool:
-    """Whether a kernel can read the memory of x: it is neither a fake nor a wrapped tensor."""
-    return type(x) in _REAL and not in_transform(x)
+    """Whether a kernel can read the memory of x: it is neither a fake nor a wrapped tensor, nor one of a batch of
+    gradients (`is_grads_batched`)."""
+    return type(x) in _REAL and not in_transform(x) and has_storage(x)
 
 
 def suffix(x: Tensor) -> str:
     """The suffix of the names of kernels for the dtype of x."""
-    return "f32" if x.dtype == torch.float32 else "f64"
+    return _SUFFIXES[x.dtype]
 
 
 def call(name: str, *arguments: Any) -> int:

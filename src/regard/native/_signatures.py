@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-INTERFACE = 11  # changes with every signature below, and with the meaning of an argument
+INTERFACE = 12  # changes with every signature below, and with the meaning of an argument
 
 
 class Argument(NamedTuple):
@@ -97,12 +97,12 @@ def _scale(T: str) -> Signature:
     return Signature((*inputs, *outputs, *_sizes("count", "rows", "k"), THREADS))
 
 
-def _extras() -> tuple[Argument, ...]:
+def _extras(C: str) -> tuple[Argument, ...]:
     """What is added to scores, or hides them, and the alphas: matrices, and which of them each head has."""
     return (
         _reads("mask", "uint8_t", "masks", "mask_rows", "n"),
         _reads("mask_of", "int64_t", "heads"),
-        _reads("bias", "float", "biases", "bias_rows", "n"),
+        _reads("bias", C, "biases", "bias_rows", "n"),
         _reads("bias_of", "int64_t", "heads"),
         _reads("alpha", "double", "alphas"),
     )
@@ -112,45 +112,52 @@ _ATTENTION = _sizes(
     *("inner", "heads", "rows", "n", "e", "d", "masks", "mask_rows", "biases", "bias_rows", "alphas", "diagonal")
 )
 _ROW, _KEY = ("heads", "rows"), ("heads", "n")
-_QUERIES_KEYS_VALUES = (
-    *_strided("q", "const float*", *_ROW, "e"),
-    *_strided("k", "const float*", *_KEY, "e"),
-    *_strided("v", "const float*", *_KEY, "d"),
-)
 
 
-def _attend_forward() -> Signature:
+def _queries_keys_values(T: str) -> tuple[Argument, ...]:
+    return (
+        *_strided("q", f"const {T}*", *_ROW, "e"),
+        *_strided("k", f"const {T}*", *_KEY, "e"),
+        *_strided("v", f"const {T}*", *_KEY, "d"),
+    )
+
+
+def _attend_forward(T: str, C: str) -> Signature:
+    """Numbers are stored as T and computed in C."""
     outputs = (
-        *_strided("out", "float*", *_ROW, "d"),
+        *_strided("out", f"{T}*", *_ROW, "d"),
         _writes("start", "int32_t", "kept", *_ROW),
         _writes("count", "int32_t", "kept", *_ROW),
-        _writes("edge", "float", "kept", *_ROW, 4),
+        _writes("edge", C, "kept", *_ROW, 4),
         _writes("place", "int16_t", "units"),
-        _writes("weight", "float", "room"),
+        _writes("weight", C, "room"),
         _writes("used", "int64_t", 1),
     )
     sizes = *_ATTENTION, *_sizes("kept", "room", "units"), *_numbers("scale")
-    return Signature((*_QUERIES_KEYS_VALUES, *_extras(), *outputs, *sizes, THREADS))
+    return Signature((*_queries_keys_values(T), *_extras(C), *outputs, *sizes, THREADS))
 
 
-def _attend_backward() -> Signature:
+def _attend_backward(T: str, C: str) -> Signature:
     supports = (
         _reads("start", "int32_t", *_ROW),
         _reads("count", "int32_t", *_ROW),
-        _reads("edge", "float", *_ROW, 4),
+        _reads("edge", C, *_ROW, 4),
         _reads("place", "int16_t", "units"),
-        _reads("weight", "float", "room"),
+        _reads("weight", C, "room"),
     )
     outputs = (
-        *_strided("dq", "float*", *_ROW, "e"),
-        *_strided("dk", "float*", "parts", *_KEY, "e"),
-        *_strided("dv", "float*", "parts", *_KEY, "d"),
+        *_strided("dq", f"{T}*", *_ROW, "e"),
+        *_strided("dk", f"{T}*", *_KEY, "e"),
+        *_strided("dv", f"{T}*", *_KEY, "d"),
+        _writes("k_parts", C, "spare", *_KEY, "e"),
+        _writes("v_parts", C, "spare", *_KEY, "d"),
         _writes("dalpha", "double", "learned", "parts", "heads"),
-        _writes("dbias", "float", "sums", "biases", "bias_rows", "n"),
+        _writes("dbias", C, "sums", "biases", "bias_rows", "n"),
     )
-    sizes = *_ATTENTION, *_sizes("room", "units", "parts", "learned", "sums", "groups"), *_numbers("scale")
-    grad = _strided("grad", "const float*", *_ROW, "d")
-    return Signature((*_QUERIES_KEYS_VALUES, *grad, *_extras(), *supports, *outputs, *sizes, THREADS))
+    counts = _sizes("room", "units", "parts", "spare", "learned", "sums", "groups")
+    sizes = *_ATTENTION, *counts, *_numbers("scale")
+    grad = _strided("grad", f"const {T}*", *_ROW, "d")
+    return Signature((*_queries_keys_values(T), *grad, *_extras(C), *supports, *outputs, *sizes, THREADS))
 
 
 def _chords() -> Signature:
@@ -187,15 +194,23 @@ def _summarize() -> Signature:
     return Signature((*inputs, *outputs, *sizes, THREADS))
 
 
-#: Every function by its name. Those that end in a dtype exist for both.
+# By suffix, the type of numbers in memory and that of the computation.
+_STORED = (
+    ("f32", "float", "float"),
+    ("bf16", "Bfloat16", "float"),
+    ("f16", "Float16", "float"),
+    ("f64", "double", "double"),
+)
+
+#: Every function by its name. Those that end in a dtype exist for several.
 SIGNATURES: dict[str, Signature] = {
     **{f"regard_entmax_{name}": _entmax(T) for name, T in (("f32", "float"), ("f64", "double"))},
     **{f"regard_entmax_backward_{name}": _entmax_backward(T) for name, T in (("f32", "float"), ("f64", "double"))},
     **{f"regard_regions_{name}": _regions(T) for name, T in (("f32", "float"), ("f64", "double"))},
     **{f"regard_region_means_{name}": _region_means(T) for name, T in (("f32", "float"), ("f64", "double"))},
     **{f"regard_scale_{name}": _scale(T) for name, T in (("f32", "float"), ("f64", "double"))},
-    "regard_attend_forward": _attend_forward(),
-    "regard_attend_backward": _attend_backward(),
+    **{f"regard_attend_forward_{name}": _attend_forward(T, C) for name, T, C in _STORED},
+    **{f"regard_attend_backward_{name}": _attend_backward(T, C) for name, T, C in _STORED},
     "regard_chords_f32": _chords(),
     "regard_largest": _largest(),
     "regard_summarize": _summarize(),

@@ -27,6 +27,7 @@ INLINE Whole whole(const Floats& x) { return __builtin_convertvector(x, Whole); 
 
 typedef float Wide __attribute__((vector_size(4 * wide), aligned(4)));
 typedef int32_t WideWhole __attribute__((vector_size(4 * wide), aligned(4)));
+typedef double WideDoubles __attribute__((vector_size(4 * wide), aligned(8)));
 #if defined(__AVX512F__) || !defined(__AVX2__)  // else they are those of eight
 INLINE Wide number(const WideWhole& x) { return __builtin_convertvector(x, Wide); }
 INLINE WideWhole whole(const Wide& x) { return __builtin_convertvector(x, WideWhole); }
@@ -108,6 +109,7 @@ typedef Vector<int32_t, 8> Whole;
 
 typedef Vector<float, wide> Wide;
 typedef Vector<int32_t, wide> WideWhole;
+typedef Vector<double, wide / 2> WideDoubles;
 
 template <int n>
 INLINE Vector<float, n> number(const Vector<int32_t, n>& x) {

@@ -1,6 +1,7 @@
 // Gradients of rows of weights in their scores and in alpha (docs/math.md, 2.11 and 2.12).
 #pragma once
 
+#include "double_powers.h"
 #include "register_powers.h"
 
 namespace {
@@ -76,6 +77,51 @@ static double slopes(const float* p, const float* g, int64_t n, double alpha, fl
     if (alpha == 2.0) return slopes<2>(p, g, n, delta, factor, learned, w, out);
     if (alpha == 1.5) return slopes<1>(p, g, n, delta, factor, learned, w, out);
     return slopes<0>(p, g, n, delta, factor, learned, w, out);
+}
+
+// `bend` in double precision.
+INLINE double bend(double p, double w, double delta) {
+    const bool in = p > std::numeric_limits<double>::min();
+    const double log = log_double(in ? p : 1.0), x = log * -delta;
+    double series = 1.0 / 20922789888000.0;
+    series = series * x + 1.0 / 1307674368000.0;
+    series = series * x + 1.0 / 87178291200.0;
+    series = series * x + 1.0 / 6227020800.0;
+    series = series * x + 1.0 / 479001600;
+    series = series * x + 1.0 / 39916800;
+    series = series * x + 1.0 / 3628800;
+    series = series * x + 1.0 / 362880;
+    series = series * x + 1.0 / 40320;
+    series = series * x + 1.0 / 5040;
+    series = series * x + 1.0 / 720;
+    series = series * x + 1.0 / 120;
+    series = series * x + 1.0 / 24;
+    series = series * x + 1.0 / 6;
+    series = series * x + 0.5;
+    const double near = p * log * log * series, far = (w - p - p * x) / (delta * delta);
+    return in ? (x < 0.5 ? -near : -far) : 0.0;
+}
+
+// `slopes` in double precision.
+static double slopes(const double* p, const double* g, int64_t n, double alpha, double factor, bool learned, double* w,
+                     double* out) {
+    double sum = 0, dot = 0, in_alpha = 0;
+    SIMD(reduction(+ : sum, dot))
+    for (int64_t i = 0; i < n; ++i) {
+        const double steep = alpha == 2.0   ? (p[i] > 0 ? 1.0 : 0.0)
+                             : alpha == 1.5 ? std::sqrt(p[i])
+                                            : power_double(p[i], 2.0 - alpha);
+        w[i] = steep;
+        sum += steep;
+        dot += steep * g[i];
+    }
+    const double centre = sum > 0 ? dot / sum : 0.0;
+    if (learned)
+        SIMD(reduction(+ : in_alpha))
+        for (int64_t i = 0; i < n; ++i) in_alpha += bend(p[i], w[i], alpha - 1.0) * (g[i] - centre);
+    SIMD()
+    for (int64_t i = 0; i < n; ++i) out[i] = w[i] > 0 ? w[i] * (g[i] - centre) * factor : 0.0;
+    return in_alpha;
 }
 
 // The same for a register of rows, which lie as in row_lanes.h; g becomes the gradient in the scores.

@@ -242,6 +242,16 @@ static Row support_of(const float* x, int64_t n, double alpha, float* value, int
     return {count, s.edge};
 }
 
+// In double precision, by the rows of support.h.
+static Row support_of(const double* x, int64_t n, double alpha, double* value, int32_t* place) {
+    Scratch& s = scratch(n);
+    const int64_t count = support(x, n, alpha, s);
+    if (count < 0) return {-1, {0.0, 0.0, 0.0}};
+    std::copy(s.value.begin(), s.value.begin() + count, value);
+    std::copy(s.place.begin(), s.place.begin() + count, place);
+    return {count, s.edge};
+}
+
 template <int kind>
 static void weights_at(const float* x, int64_t n, float delta, float top, double edge, float factor, float* p) {
     const float inverse = 1.0f / delta, low = static_cast<float>(edge), rest = static_cast<float>(edge - double(low));
@@ -264,6 +274,24 @@ static void weights_at(const float* x, int64_t n, double alpha, const Edge& e, f
         float weight, slope;
         deformed(double(x[i]) - e.top - e.low, alpha - 1.0, static_cast<float>(1.0 / (alpha - 1.0)), weight, slope);
         p[i] = static_cast<float>(double(weight) * e.factor);
+    }
+}
+
+static void weights_at(const double* x, int64_t n, double alpha, const Edge& e, double* p) {
+    const double delta = alpha - 1.0, unit = alpha == 1.5 ? 0.5 : 1.0;
+    if (alpha == 2.0 || alpha == 1.5) {
+        SIMD()
+        for (int64_t i = 0; i < n; ++i) {
+            const double y = unit * (x[i] - e.top) - e.low, u = y > 0.0 ? y : 0.0;
+            p[i] = (alpha == 2.0 ? u : u * u) * e.factor;
+        }
+        return;
+    }
+    SIMD()
+    for (int64_t i = 0; i < n; ++i) {
+        double weight, slope;
+        deformed(x[i] - e.top - e.low, delta, 1.0 / delta, weight, slope);
+        p[i] = weight * e.factor;
     }
 }
 

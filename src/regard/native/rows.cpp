@@ -101,9 +101,9 @@ INLINE void backward_row(const T* p, const T* g, T* out, int64_t n, double alpha
         return;
     } else {
         const T power = static_cast<T>(2.0 - alpha);
+        SIMD(reduction(+ : sum, dot))
         for (int64_t i = 0; i < n; ++i) {
-            const bool in = p[i] > std::numeric_limits<T>::min();
-            const T w = in ? std::exp(power * std::log(in ? p[i] : T(1))) : T(0);
+            const T w = power_double(p[i], power);
             out[i] = w;
             sum += w;
             dot += w * g[i];

@@ -111,6 +111,7 @@ INLINE void powers(const Eight* c, int64_t n, double delta, const Eight& low, Ei
                    Scratch&, double) {
     sum = slopes = {};
     for (int64_t i = 0; i < n; ++i)
+        SIMD()
         for (int64_t r = 0; r < lanes; ++r) {
             double w, slope;
             deformed(c[i].of[r] - low.of[r], delta, 1.0 / delta, w, slope);

@@ -11,6 +11,7 @@
 #include <immintrin.h>
 #endif
 
+#include "double_powers.h"
 #include "powers.h"
 
 namespace {
@@ -174,9 +175,12 @@ INLINE void deformed(double y, double delta, float inverse, float& weight, float
 }
 
 INLINE void deformed(double y, double delta, double inverse, double& weight, double& slope) {
-    const double z = delta * y;
-    weight = z > -1.0 ? std::exp(std::log1p(z) * inverse) : 0.0;
-    slope = z > -1.0 ? weight / (1.0 + z) : 0.0;
+    const double z = delta * y, u = 1.0 + z;
+    const bool in = u > 1e-300;
+    const double safe = in ? u : 1.0, rest = in ? z - (u - 1.0) : 0.0;  // what rounding has taken from u
+    const double power = exp_double((log_double(safe) + rest / safe) * inverse);
+    weight = in ? power : 0.0;
+    slope = weight / safe;
 }
 
 // Threshold of entmax for 1 < alpha < 2 on n candidates, as in maps/entmax/threshold.py, from a lower bound, in at

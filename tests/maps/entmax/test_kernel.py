@@ -1,11 +1,13 @@
 """The native kernels of entmax: supports, rows of one batch, axes, threads, bad scores. `twins.py` has the rest."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import maps as reference_maps
 
 import regard
 from regard import native
@@ -118,3 +120,27 @@ def test_alphas_of_neighbours_change_no_bit():
     s, alpha = torch.randn(24, 30), torch.tensor([1.5, 1.3, 1.3, 2.0, 1.7, 1.02] * 4).view(24, 1)
     each = torch.cat([regard.entmax(s[i:], alpha[i:])[:1] for i in range(20)])
     assert torch.equal(regard.entmax(s, alpha)[:20], each)
+
+
+@pytest.mark.parametrize(
+    "map_", [regard.sparsemax, regard.entmax, partial(regard.entmax, alpha=1.3), partial(regard.tvmax, gamma=0.1)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batched_gradients(map_, dtype):
+    """`is_grads_batched` runs the backward pass in a vmap of its own, whose tensors have no memory."""
+    s = torch.randn(2, 5, 6, dtype=dtype, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    p = map_(s)
+    directions = torch.randn(3, *p.shape, dtype=dtype)
+    (together,) = torch.autograd.grad(p, s, directions, is_grads_batched=True, retain_graph=True)
+    alone = [torch.autograd.grad(p, s, direction, retain_graph=True)[0] for direction in directions]
+    torch.testing.assert_close(together, torch.stack(alone))
+
+
+def test_powers_in_double_precision_keep_their_digits():
+    """Weights of 200 and of 2000 entries against the slow twin, for powers up to a hundred."""
+    for n in (200, 2000):
+        s = torch.randn(20, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+        for alpha in (1.01, 1.1, 1.3, 1.7, 1.95):
+            torch.testing.assert_close(
+                regard.entmax(s, alpha=alpha), reference_maps.entmax(s, alpha), rtol=0, atol=1e-13
+            )
