@@ -22,7 +22,7 @@ from regard.maps.entmax import Softmax
 
 KEYS = 2048  # up to here it was measured to be faster
 WORK = 1 << 20  # multiplications of the scores: below them the call itself takes longer
-DTYPES = torch.float32, torch.bfloat16, torch.float16
+SOFTMAX_DTYPES = torch.float32, torch.bfloat16, torch.float16
 WIDTH = 16  # numbers in the widest register: widths are multiples of it
 
 
@@ -40,7 +40,7 @@ def in_reach(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> bool:
     """Whether the kernel can read the tensors, and has registers that are wide enough to be worth it."""
     if k.shape[-2] > KEYS or q.shape[-1] % WIDTH or v.shape[-1] % WIDTH or not q.shape[-1] == k.shape[-1] > 0:
         return False
-    if q.dtype not in DTYPES or q.dtype != k.dtype or q.dtype != v.dtype:
+    if q.dtype not in SOFTMAX_DTYPES or q.dtype != k.dtype or q.dtype != v.dtype:
         return False
     for x in more:
         if x.dtype is not torch.float32:
