@@ -27,7 +27,7 @@ MOST_HEADS = 65535  # of all examples together: the second axis of a grid of pro
 
 
 class Tiles(NamedTuple):
-    """How many queries and keys are in a tile; the warps of the kernels: forward, of queries, of keys and a bias; and
+    """How many queries and keys are in a tile; the warps of the kernels: forward, of queries and a bias, of keys; and
     whether all scores of a tile of queries fit in registers."""
 
     queries: int
@@ -69,7 +69,7 @@ def tiles_for(dtype: torch.dtype, width: int, keys: int) -> Tiles:
     (64, 16)
     """
     if dtype == torch.float32:
-        return Tiles(16, 32, 4, 4, 4)  # with more queries, products of float32 spill on sm_80; so do all short rows
+        return Tiles(16, 32, 4, 4, 8)  # with more queries, products of float32 spill on sm_80; so do all short rows
     if keys <= SHORT and width <= 64:
         return Tiles(16, 32, 8, 4, 4, short=True)  # with 32 queries, or wider ones, the scores of 256 keys spill
     if torch.version.hip and width > 64:
@@ -196,7 +196,7 @@ def attend_backward(
             **options,
             OF_QUERIES=shape[2] > 1,
             OF_KEYS=shape[3] > 1,
-            num_warps=size.of_keys,
+            num_warps=size.of_queries,
             num_stages=1,
         )
     return SparseGradients(dq, dk, dv, slopes, dbias.sum_to_size(case.bias.shape).to(case.bias.dtype))
