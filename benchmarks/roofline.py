@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.gpu.attention import SHORT, tiles_for
+from regard.gpu.attention import SHORT_ROWS, tiles_for
 
 SIZES = (197, 1024, 4096, 16384)
 STRETCHES = 5  # clusters of the clustered data, each of neighbouring tokens
@@ -60,7 +60,7 @@ def products(kept: float, n: int, *, backward: bool) -> float:
     """
     if backward:
         return 9 * kept
-    return 2.0 if n <= SHORT else 1.9 + (4.0 - 1.9) * (kept - 0.2) / 0.8
+    return 2.0 if n <= SHORT_ROWS else 1.9 + (4.0 - 1.9) * (kept - 0.2) / 0.8
 
 
 def attention_work(heads: int, n: int, width: int, per_pair: float, tensors: int, launches: int) -> Work:

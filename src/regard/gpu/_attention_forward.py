@@ -15,7 +15,7 @@ import triton.language as tl
 from regard.gpu._attention_tiles import head_of, scores_of_tile, store_rows, tile
 from regard.gpu._numbers import BY_EDGE, BY_LOG, IS_ENTMAX15, IS_SPARSEMAX, newton, parts_of
 
-KEPT = tl.constexpr(4)  # scores of a group that stay in registers
+KEPT_OF_GROUP = tl.constexpr(4)  # scores of a group that stay in registers
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def start_of_rows(y, delta, KIND: tl.constexpr):
 
 
 @triton.jit
-def edge_of(low, delta, KIND: tl.constexpr):
+def no_weight_below(low, delta, KIND: tl.constexpr):
     """The scores, from the top of each row, that have no weight: those up to here."""
     if KIND == BY_LOG:
         low = tl.where(delta > 0.0, low - 1.0 / delta, -float("inf"))
@@ -114,7 +114,7 @@ def attend_tile(
     kept = tl.reshape(tl.join(tl.join(first, second), tl.join(third, fourth)), [BM, 4 * BN])
     low = start_of_rows(tl.where(ok[:, None], kept - base[:, None], -float("inf")), delta, KIND)
     # Nothing that was left out has weight, or nothing was left out: the threshold is known.
-    known = (tl.max(fourth, 1) - base <= edge_of(low, delta, KIND)) | (tiles <= KEPT) | (ok == 0)
+    known = (tl.max(fourth, 1) - base <= no_weight_below(low, delta, KIND)) | (tiles <= KEPT_OF_GROUP) | (ok == 0)
     tl.debug_barrier()  # NEAR is read by other threads than wrote it
     passes = 0
     moving = tl.min(known.to(tl.int32), 0) == 0
@@ -123,7 +123,7 @@ def attend_tile(
         slopes = tl.zeros([BM], tl.float32)
         count = tl.zeros([BM], tl.float32)
         least_y = tl.full([BM], float("inf"), tl.float32)
-        reach = tl.min(tl.where(ok, edge_of(low, delta, KIND), float("inf")), 0)
+        reach = tl.min(tl.where(ok, no_weight_below(low, delta, KIND), float("inf")), 0)
         for j in range(0, tiles):
             if tl.load(NEAR + place + j) > reach:
                 keys = j * BN + tl.arange(0, BN)
@@ -157,7 +157,7 @@ def attend_tile(
         passes += 1
         moving = (tl.min(known.to(tl.int32), 0) == 0) & (passes < 40)
         tl.debug_barrier()
-    reach = tl.min(tl.where(ok, edge_of(low, delta, KIND), float("inf")), 0)
+    reach = tl.min(tl.where(ok, no_weight_below(low, delta, KIND), float("inf")), 0)
     total = tl.zeros([BM], tl.float32)
     context = tl.zeros([BM, BV], tl.float32)
     for j in range(0, tiles):

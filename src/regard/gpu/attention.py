@@ -22,7 +22,7 @@ PRECISIONS = {"highest": "ieee", "high": "tf32x3", "medium": "tf32"}
 WIDEST = {torch.float32: 64, torch.float16: 128, torch.bfloat16: 128}
 #: How large a sum of weights may be before the last step of Newton's method, which squares what it has beyond one.
 TOLERANCES = {torch.float32: 2.0**-11, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-6}
-SHORT = 256  # keys of a query whose scores stay in registers, in half precision, up to a width of 64
+SHORT_ROWS = 256  # keys of a query whose scores stay in registers, in half precision, up to a width of 64
 MOST_HEADS = 65535  # of all examples together: the second axis of a grid of programs
 
 
@@ -70,7 +70,7 @@ def tiles_for(dtype: torch.dtype, width: int, keys: int) -> Tiles:
     """
     if dtype == torch.float32:
         return Tiles(16, 32, 4, 4, 8)  # with more queries, products of float32 spill on sm_80; so do all short rows
-    if keys <= SHORT and width <= 64:
+    if keys <= SHORT_ROWS and width <= 64:
         return Tiles(16, 32, 8, 4, 4, short=True)  # with 32 queries, or wider ones, the scores of 256 keys spill
     if torch.version.hip and width > 64:
         return Tiles(32, 32, 8, 8, 8)  # with 64 queries a learned alpha spills on gfx942
