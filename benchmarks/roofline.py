@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.gpu.attention import tiles_for
+from regard.gpu.attention import SHORT_ROWS, tiles_for
 
 SIZES = (197, 1024, 4096, 16384)
 STRETCHES = 5  # clusters of the clustered data, each of neighbouring tokens
@@ -48,16 +48,19 @@ class Work:
         return max(self.operations / card.operations, self.bytes / card.bytes) + self.launches * card.launch
 
 
-def products(kept: float, *, backward: bool) -> float:
+def products(kept: float, n: int, *, backward: bool) -> float:
     """Products of tiles of the sparse kernels per pair of tiles, as counted in the interpreter at alpha 1.5.
 
-    Forward 2.3 where 20 % of the tiles have weight and 5.6 where all have, and a line between; backward 9 for each tile
-    with weight. FlashAttention 2 needs 2 and 5, whatever the data.
+    Forward 2 where all keys of a query fit in registers (up to 256); otherwise 1.9 where 20 % of the tiles have weight
+    and 4 where all have, and a line between; backward 9 for each tile with weight. FlashAttention 2 needs 2 and 5,
+    whatever the data.
 
-    >>> round(products(0.2, backward=False), 2), round(products(1.0, backward=False), 2), products(0.2, backward=True)
-    (2.3, 5.6, 1.8)
+    >>> round(products(0.2, 640, backward=False), 2), products(1.0, 197, backward=False)
+    (1.9, 2.0)
     """
-    return 9 * kept if backward else 2.3 + (5.6 - 2.3) * (kept - 0.2) / 0.8
+    if backward:
+        return 9 * kept
+    return 2.0 if n <= SHORT_ROWS else 1.9 + (4.0 - 1.9) * (kept - 0.2) / 0.8
 
 
 def attention_work(heads: int, n: int, width: int, per_pair: float, tensors: int, launches: int) -> Work:
@@ -67,8 +70,8 @@ def attention_work(heads: int, n: int, width: int, per_pair: float, tensors: int
 
 def sparse_work(heads: int, n: int, width: int, kept: float, *, backward: bool) -> Work:
     """The kernels of regard, forward, or forward and backward."""
-    forward = attention_work(heads, n, width, products(kept, backward=False), 4, 1)
-    return _with_backward(forward, heads, n, width, products(kept, backward=True), 2) if backward else forward
+    forward = attention_work(heads, n, width, products(kept, n, backward=False), 4, 1)
+    return _with_backward(forward, heads, n, width, products(kept, n, backward=True), 2) if backward else forward
 
 
 def flash_work(heads: int, n: int, width: int, *, backward: bool) -> Work:
@@ -101,7 +104,7 @@ def data(kind: str, n: int, width: int = 64, seed: int = 0) -> tuple[Tensor, Ten
 @functools.cache
 def kept_share(kind: str, n: int, alpha: float = 1.5) -> float:
     """The share of tiles that have a weight, by exact weights of some tiles of queries, on the CPU."""
-    size = tiles_for(torch.bfloat16)
+    size = tiles_for(torch.bfloat16, 64, n)
     q, k = data(kind, n)
     starts = range(0, n, size.queries)
     found: list[bool] = []
@@ -120,7 +123,7 @@ def table(sizes: tuple[int, ...] = SIZES, heads: int = 8, width: int = 64) -> st
     for kind in ("clustered", "gaussian"):
         for n in sizes:
             kept = kept_share(kind, n)
-            counts = f"{products(kept, backward=False):.1f}, {products(kept, backward=True):.1f}"
+            counts = f"{products(kept, n, backward=False):.1f}, {products(kept, n, backward=True):.1f}"
             cells = []
             for card in CARDS:
                 ratios = (predicted(n, kept, card, backward=backward, heads=heads, width=width) for backward in (0, 1))

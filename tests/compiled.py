@@ -53,17 +53,8 @@ def compiled(launch, target):
         name, value = parameter.name, arguments[parameter.name]
         if parameter.is_constexpr:
             signature[name], constants[(place,)] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            signature[name] = POINTERS[value.dtype]
-            attributes[(place,)] = [["tt.divisibility", 16]]
-        elif isinstance(value, float):
-            signature[name] = "fp32"
-        elif value == 1:  # as a launch does
-            signature[name], constants[(place,)] = "constexpr", 1
         else:
-            signature[name] = "i32"
-            if value % 16 == 0:
-                attributes[(place,)] = [["tt.divisibility", 16]]
+            signature[name] = described(value, (place,), constants, attributes)
     source = ASTSource(kernel, signature, constants, attributes)
     built = triton.compile(source, target=TARGETS[target], options=options)
     if target.startswith("sm"):
@@ -71,6 +62,23 @@ def compiled(launch, target):
     code = built.asm["amdgcn"]
     number = lambda name: int(re.search(rf"\.{name}:\s+(\d+)", code)[1])  # noqa: E731
     return Resources(number("vgpr_count"), 4 * number("vgpr_spill_count"), number("group_segment_fixed_size"), code)
+
+
+def described(value, place, constants, attributes):
+    """The type of an argument as a launch finds it; one that is 1 is a constant, those in a tuple are one by one."""
+    if isinstance(value, tuple):
+        return tuple(described(x, (*place, n), constants, attributes) for n, x in enumerate(value))
+    if isinstance(value, torch.Tensor):
+        attributes[place] = [["tt.divisibility", 16]]
+        return POINTERS[value.dtype]
+    if isinstance(value, float):
+        return "fp32"
+    if value == 1:
+        constants[place] = 1
+        return "constexpr"
+    if value % 16 == 0:
+        attributes[place] = [["tt.divisibility", 16]]
+    return "i32"
 
 
 def nvidia(code, target, shared):

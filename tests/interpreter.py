@@ -37,13 +37,14 @@ USES_LANGUAGE = SimpleNamespace(__globals__={"tl": tl})
 
 @dataclass
 class Counts:
-    """What kernels did: launches, bytes read and written, products of tiles by kernel, and multiplications."""
+    """What kernels did: launches, bytes read and written, products of tiles, multiplications, and programs."""
 
     launches: int = 0
     read: int = 0
     written: int = 0
     products: int = 0
     multiplications: int = 0
+    programs: int = 0
     kernels: list[str] = field(default_factory=list)
 
 
@@ -189,6 +190,15 @@ def tf32(x):
     return ((bits + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32).reshape(np.shape(x))
 
 
+def flat(arguments):
+    """Arguments of a launch, with those in tuples one by one."""
+    for x in arguments:
+        if isinstance(x, tuple):
+            yield from flat(x)
+        else:
+            yield x
+
+
 @functools.cache
 def of_source(function):
     """The kernel as Python that runs."""
@@ -218,9 +228,10 @@ def interpreted(noise=0.0, device="cpu"):
     def run(self, *args, grid, warmup=False, **options):
         builder.counts.launches += 1
         builder.counts.kernels.append(self.fn.__name__)
+        builder.counts.programs += int(np.prod(grid))
         names = [p.name for p in inspect.signature(self.fn).parameters.values()]
         options = {name: value for name, value in options.items() if name in names}
-        stores = [x.untyped_storage() for x in (*args, *options.values()) if isinstance(x, torch.Tensor)]
+        stores = [x.untyped_storage() for x in flat((*args, *options.values())) if isinstance(x, torch.Tensor)]
         builder.memory = [(np.uint64(x.data_ptr()), np.uint64(x.data_ptr() + x.nbytes())) for x in stores]
         triton.knobs.runtime.interpret = True
         try:

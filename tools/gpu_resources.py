@@ -20,6 +20,16 @@ from regard.gpu import attention, chords, rows, transport
 LEARNED = "learned"
 
 
+def attend(dtype: torch.dtype, width: int, alpha: float | str, n: int) -> None:
+    """Attention with a mask of keys and a bias of pairs, forward and backward."""
+    q = torch.zeros(1, 2, n, width, dtype=dtype)
+    mask, bias = torch.ones(1, 1, 1, n, dtype=torch.bool), torch.zeros(1, 2, n, n, dtype=dtype)
+    alphas = torch.ones(1, 2) if alpha == LEARNED else None
+    case = attention.Case(mask, bias, alphas, 1.5 if alphas is None else 0.0, 0.125, n, "ieee")
+    result = attention.attend_forward(q, q, q, case)
+    attention.attend_backward(q, q, q, case, q, result, alphas is not None, True)
+
+
 def launches() -> list[tuple[str, tuple]]:
     """What is launched for some calls, with their names."""
     recorder = Recorder()
@@ -39,13 +49,9 @@ def launches() -> list[tuple[str, tuple]]:
                 name(f"rows of {n:,}, alpha {alpha}, float32")
         for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 64)):
             for alpha in (1.5, LEARNED):
-                q = torch.zeros(1, 2, 256, width, dtype=dtype)
-                mask = torch.ones(1, 1, 1, 256, dtype=torch.bool)
-                alphas = torch.ones(1, 2) if alpha == LEARNED else None
-                case = attention.Case(mask, None, alphas, 0.0 if alphas is not None else alpha, 0.125, 256, "ieee")
-                result = attention.attend_forward(q, q, q, case)
-                attention.attend_backward(q, q, q, case, q, result, alphas is not None)
-                name(f"attention, d = {width}, alpha {alpha}, {str(dtype)[6:]}")
+                for n in (128, 197, 4096):
+                    attend(dtype, width, alpha, n)
+                    name(f"attention, d = {width}, N = {n}, alpha {alpha}, {str(dtype)[6:]}")
         for columns in (128, 3000, 8192):
             s, g, a = torch.zeros(2, 64, columns), torch.zeros(2, columns), torch.zeros(2, 64)
             transport.sweep_columns(s, g, g, a, torch.zeros(2), 0.05, False, True)
@@ -62,8 +68,13 @@ def main() -> None:
     targets = sys.argv[1:] or list(TARGETS)
     print("| call | kernel | warps |", " | ".join(f"{t}: registers / spilled bytes / shared" for t in targets), "|")
     print("|---" * (3 + len(targets)) + "|")
-    for name, launch in launches():
-        found = [compiled(launch, target) for target in targets]
+    by_target = []
+    for target in targets:
+        torch.version.hip = "6" if target == "gfx942" else None  # the choice of tiles depends on it
+        by_target.append(launches())
+    for same in zip(*by_target, strict=True):
+        name, launch = same[0]
+        found = [compiled(x, target) for (_, x), target in zip(same, targets, strict=True)]
         cells = [f"{x.registers} / {x.spills} / {x.shared:,}" for x in found]
         print(f"| {name} | `{launch[0].fn.__name__}` | {launch[2]['num_warps']} |", " | ".join(cells), "|", flush=True)
 

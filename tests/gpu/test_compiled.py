@@ -51,20 +51,21 @@ def test_rows(target, recorder, monkeypatch):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_attention(target, recorder):
+def test_attention(target, recorder, monkeypatch):
     """`python -m tools.gpu_resources` prints more of them."""
-    mask = torch.ones(1, 1, 1, 256, dtype=torch.bool)
+    monkeypatch.setattr(torch.version, "hip", "6" if target == "gfx942" else None)
     learned = torch.ones(1, 2)
     kinds = {
-        "sm_80": [(torch.bfloat16, 64, 1.5, None), (torch.float32, 64, 0.0, learned)],
-        "sm_90": [(torch.bfloat16, 128, 0.0, learned)],
-        "gfx942": [(torch.bfloat16, 128, 1.5, None)],
+        "sm_80": [(torch.bfloat16, 64, 1.5, None, 197), (torch.float32, 64, 0.0, learned, 512)],
+        "sm_90": [(torch.bfloat16, 128, 0.0, learned, 512)],
+        "gfx942": [(torch.bfloat16, 128, 0.0, learned, 512)],
     }[target]
-    for dtype, width, number, alphas in kinds:
-        q = torch.zeros(1, 2, 256, width, dtype=dtype)
-        case = attention.Case(mask, None, alphas, number, 0.125, 256, "ieee")
+    for dtype, width, number, alphas, n in kinds:
+        q = torch.zeros(1, 2, n, width, dtype=dtype)
+        mask, bias = torch.ones(1, 1, 1, n, dtype=torch.bool), torch.zeros(1, 1, n, n, dtype=dtype)
+        case = attention.Case(mask, bias, alphas, number, 0.125, n, "ieee")
         result = attention.attend_forward(q, q, q, case)
-        attention.attend_backward(q, q, q, case, q, result, alphas is not None)
+        attention.attend_backward(q, q, q, case, q, result, alphas is not None, True)
     for launch in recorder.launches:
         check(launch, target)
 

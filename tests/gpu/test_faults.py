@@ -17,28 +17,42 @@ from waits import as_on_a_device
 import regard
 from regard import gpu, native
 from regard.continuous import quadrature
-from regard.gpu import _attention_kernels, _chord_kernels, _row_kernels, _transport_kernels
+from regard.gpu import (
+    _attention_backward,
+    _attention_forward,
+    _attention_tiles,
+    _chord_kernels,
+    _row_kernels,
+    _transport_kernels,
+)
 
 ATTENTION = {
     "a key past the end": ("(keys < Lk)[None, :]", "(keys < Lk + 1)[None, :]"),
     "a query past the end": ("inside = (rows < length)[:, None]", "inside = (rows <= length)[:, None]"),
     "causal, off by one": ("keys[None, :] <= rows[:, None] + diagonal", "keys[None, :] < rows[:, None] + diagonal"),
     "causal, a tile too few": ("(i + 1) * BM + diagonal)", "i * BM + diagonal)"),
-    "the mask of another query": ("wide_rows[:, None] * mask_l", "(wide_rows * 0)[:, None] * mask_l"),
-    "a mask that is turned": ("seen & (part != 0)", "seen & (part == 0)"),
-    "the bias in other units": ("bias.to(tl.float32) * unit", "bias.to(tl.float32)"),
-    "skips too eagerly": ("    return tl.min(tl.where(ok, tau, float(\"inf\")), 0)", "    return tl.min(tl.where(ok, 0.5 * tau, float(\"inf\")), 0)"),
-    "skips by the first row": ("tau - 1.0 / delta, -float(\"inf\"))", "tau, -float(\"inf\"))"),
+    "the mask of another query": ("wide_rows[:, None] * strides[3][2]", "(wide_rows * 0)[:, None] * strides[3][2]"),
+    "a mask that is turned": ("other=0) != 0)", "other=0) == 0)"),
+    "the bias in other units": (".to(tl.float32) * unit", ".to(tl.float32)"),
+    "skips too eagerly": ("tl.where(ok, no_weight_below(low, delta, KIND), float(\"inf\"))", "tl.where(ok, 0.5 * no_weight_below(low, delta, KIND), float(\"inf\"))"),
+    "skips by the first row": ("low - 1.0 / delta, -float(\"inf\"))", "low, -float(\"inf\"))"),
     "skips a tile that has weight": ("<= 0.0:  # thresholds only rise", "<= 0.5:  # thresholds only rise"),
-    "a start above the threshold": ("    return low\n\n\n@triton.jit\ndef reach_of", "    return low + 0.05\n\n\n@triton.jit\ndef reach_of"),
+    "a start above the threshold": ("    return low\n\n\n@triton.jit\ndef no_weight_below", "    return low + 0.05\n\n\n@triton.jit\ndef no_weight_below"),
     "stops too early": ("far = total > 1.0 + TOLERANCE", "far = total > 3.0"),
     "no look for NaN": ("s = tl.where(s != s, float(\"inf\"), s)", "s = tl.where(s != s, s, s)"),
-    "an exact step that is not": ("(root <= least)", "(root <= 3.0 * least)"),
+    "an exact step that is not": ("(root <= least_y)", "(root <= 1e4 * least_y)"),
     "weights that are not divided": ("tl.where(ok, 1.0 / total,", "tl.where(ok, 1.01 / total,"),
     "the last active tile forgotten": ("    for j in range(0, tiles_k):\n        if tl.load(ACTIVE + place + j) != 0:", "    for j in range(0, tiles_k - 1):\n        if tl.load(ACTIVE + place + j) != 0:"),
     "a centre with the wrong sign": ("input_precision=PRECISION) - centre[:, None])", "input_precision=PRECISION) + centre[:, None])"),
-    "a gradient without its scale": ("(dk * scale)", "(dk * 1.0)"),
+    "a gradient without its scale": ("dk * scale", "dk * 1.0"),
     "keys where queries belong": ("dk += tl.dot(tl.trans(ds.to(q.dtype)), q,", "dk += tl.dot(tl.trans(p.to(q.dtype)), q,"),
+    "a product in TF32": ("tl.dot(q, tl.trans(k), input_precision=PRECISION)", "tl.dot(q, tl.trans(k))"),
+    "a group that forgets its third": ("third = tl.maximum(third, least)", "third = tl.maximum(third, third)"),
+    "a threshold that is taken for known": ("<= no_weight_below(low, delta, KIND)) | (tiles <= KEPT_OF_GROUP)", "<= no_weight_below(low, delta, KIND) + 0.5) | (tiles <= KEPT_OF_GROUP)"),
+    "more tiles than are kept": ("(tiles <= KEPT_OF_GROUP)", "(tiles <= 100 * KEPT_OF_GROUP)"),
+    "the bias of the first head alone": ("range(0, shared_batch * shared_heads)", "range(0, 1)"),
+    "the bias of another example": ("part // own_heads * shared_batch", "part * shared_batch"),
+    "a tile of the bias forgotten": ("    elif OF_KEYS:\n        first_k", "    elif OF_KEYS:\n        last_q = tiles_q - 1\n        first_k"),
     "activity of another head": ("(z.to(tl.int64) * tiles_q + i) * tiles_k + j) != 0", "(0 * z.to(tl.int64) * tiles_q + i) * tiles_k + j) != 0"),
 }  # fmt: skip
 ROWS = {
@@ -73,19 +87,21 @@ CHORDS = {
 }
 
 
-def planted(module, old, new, folder, monkeypatch):
-    """The module with a fault, in the place of the right one."""
-    source = Path(module.__file__).read_text()
-    assert source.count(old) >= 1, old
-    path = folder / "planted.py"
-    path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location("planted", path)
-    wrong = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "planted", wrong)
-    spec.loader.exec_module(wrong)
-    name = module.__name__.rpartition(".")[2]
-    monkeypatch.setitem(sys.modules, module.__name__, wrong)
-    monkeypatch.setattr(gpu, name, wrong)
+def planted(modules, old, new, folder, monkeypatch):
+    """The first module whose source has the line, with a fault; and those after it, which use it, in their places."""
+    sources = [Path(module.__file__).read_text() for module in modules]
+    first = next((n for n, source in enumerate(sources) if old in source), None)
+    assert first is not None, old
+    for module, source in list(zip(modules, sources, strict=True))[first:]:
+        name = module.__name__.rpartition(".")[2]
+        path = folder / f"{name}.py"
+        path.write_text(source.replace(old, new))
+        spec = importlib.util.spec_from_file_location(f"planted{name}", path)
+        wrong = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, f"planted{name}", wrong)
+        spec.loader.exec_module(wrong)
+        monkeypatch.setitem(sys.modules, module.__name__, wrong)
+        monkeypatch.setattr(gpu, name, wrong)
 
 
 #: The call that shows a fault first, by the beginning of its name; the first one if it is not here.
@@ -97,6 +113,13 @@ SHOWN_BY = {
     "skips too eagerly": "near the threshold, before",
     "skips by the first row": "alphas",
     "activity of another head": "clustered",
+    "stops too early": "many tiles",
+    "an exact step that is not": "many tiles",
+    "a group that forgets its third": "many tiles",
+    "a threshold that is taken for known": "many tiles",
+    "more tiles than are kept": "many tiles",
+    "the bias of the first head alone": "a bias that",
+    "the bias of another example": "a bias that",
 }
 
 
@@ -182,23 +205,23 @@ def test_without_a_fault_nothing_is_found():
 
 @pytest.mark.parametrize("fault", ATTENTION)
 def test_faults_of_attention(fault, tmp_path, monkeypatch):
-    planted(_attention_kernels, *ATTENTION[fault], tmp_path, monkeypatch)
+    planted((_attention_tiles, _attention_forward, _attention_backward), *ATTENTION[fault], tmp_path, monkeypatch)
     assert found(lambda: attention_is_right(fault))
 
 
 @pytest.mark.parametrize("fault", ROWS)
 def test_faults_of_rows(fault, tmp_path, monkeypatch):
-    planted(_row_kernels, *ROWS[fault], tmp_path, monkeypatch)
+    planted((_row_kernels,), *ROWS[fault], tmp_path, monkeypatch)
     assert found(rows_are_right)
 
 
 @pytest.mark.parametrize("fault", TRANSPORT)
 def test_faults_of_transport(fault, tmp_path, monkeypatch):
-    planted(_transport_kernels, *TRANSPORT[fault], tmp_path, monkeypatch)
+    planted((_transport_kernels,), *TRANSPORT[fault], tmp_path, monkeypatch)
     assert found(transport_is_right)
 
 
 @pytest.mark.parametrize("fault", CHORDS)
 def test_faults_of_chords(fault, tmp_path, monkeypatch):
-    planted(_chord_kernels, *CHORDS[fault], tmp_path, monkeypatch)
+    planted((_chord_kernels,), *CHORDS[fault], tmp_path, monkeypatch)
     assert found(chords_are_right)

@@ -25,7 +25,7 @@ class SparseOnGPU(Algorithm):
     """Sparsemax and entmax of a factored affinity by Triton kernels, whose weights are never in memory."""
 
     def suits(self, call: Call) -> bool:
-        """Where the kernels support the call; they have neither dropout nor the gradient of a bias."""
+        """Where the kernels support the call; they have no dropout."""
         return _lacking(call) is None and _taken(call)
 
     def cost(self, call: Call) -> Plan:
@@ -61,7 +61,7 @@ class SparseOnGPU(Algorithm):
         return c.to(call.dtype)
 
     def lacks(self, call: Call) -> str | None:
-        """The dropout or the gradient of the bias, which the kernels do not support."""
+        """The dropout, which the kernels do not have."""
         missing = _lacking(call)
         return None if missing is None or not _taken(call) else f"the sparse kernel has no {missing}"
 
@@ -78,10 +78,7 @@ def _of_heads(x: Tensor | None, batch: torch.Size, lead: tuple[int, int]) -> Ten
 
 def _lacking(call: Call) -> str | None:
     """What the kernels lack of that which is asked for beside map and affinity."""
-    if call.dropout > 0:
-        return "dropout"
-    learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
-    return "gradient of a bias" if learned else None
+    return "dropout" if call.dropout > 0 else None
 
 
 def _taken(call: Call) -> bool:

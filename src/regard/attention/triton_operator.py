@@ -51,7 +51,7 @@ def _(
     diagonal: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, heads, queries, _ = q.shape
-    size = tiles_for(q.dtype)
+    size = tiles_for(q.dtype, max(q.shape[-1], v.shape[-1]), k.shape[-2])
     tiles = -(-queries // size.queries), -(-k.shape[-2] // size.keys)
     return (
         q.new_empty(batch, heads, queries, v.shape[-1]),
@@ -78,17 +78,21 @@ def attend_triton_backward(
     share: Tensor,
     active: Tensor,
     learned: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients in q, k, v and, if `learned`, for each query in alpha."""
+    biased: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients in q, k, v, if `learned` for each query in alpha, and if `biased` in the bias."""
     case = Case(mask, bias, alphas, number, scale, diagonal)
-    return attend_backward(q, k, v, case, grad, SparseResult(context, threshold, share, active), learned)
+    return attend_backward(q, k, v, case, grad, SparseResult(context, threshold, share, active), learned, biased)
 
 
 @attend_triton_backward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    share, learned = others[-3], others[-1]
+def _(
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any, *others: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    share, learned, biased = others[-4], others[-2], others[-1]
     slopes = torch.empty_like(share) if learned else share.new_empty(0)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), slopes
+    dbias = bias.new_empty(bias.shape) if biased else q.new_empty(0)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), slopes, dbias
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -99,14 +103,14 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 
 def _backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
     *inputs, context, threshold, share, active = ctx.saved_tensors
-    learned = ctx.needs_input_grad[5]
+    biased, learned = ctx.needs_input_grad[4:6]
     if torch.is_grad_enabled() and not without_values(grad):
         return _differentiable(inputs, ctx.numbers, grad, ctx.needs_input_grad)
     solved = context, threshold, share, active
-    dq, dk, dv, slopes = attend_triton_backward(*inputs, *ctx.numbers, grad, *solved, learned)
+    dq, dk, dv, slopes, dbias = attend_triton_backward(*inputs, *ctx.numbers, grad, *solved, learned, biased)
     alphas = inputs[5]
     dalpha = slopes.sum(-1).sum_to_size(alphas.shape).to(alphas.dtype) if learned else None
-    return dq, dk, dv, None, None, dalpha, None, None, None
+    return dq, dk, dv, None, dbias if biased else None, dalpha, None, None, None
 
 
 attend_triton.register_autograd(_backward, setup_context=_setup)
@@ -116,16 +120,13 @@ def _differentiable(
     inputs: list[Any], numbers: list[Any], grad: Tensor, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradients by the dense program, which can be differentiated again."""
-    q, k, v, mask, bias, alphas = inputs
+    leaves = [x.view_as(x) if wanted else x for x, wanted in zip(inputs, needed, strict=False)]
+    q, k, v, mask, bias, alphas = leaves
     number, scale, diagonal = numbers
-    leaves = [x.view_as(x) if wanted else x for x, wanted in zip((q, k, v), needed, strict=False)]
-    order = alphas.view_as(alphas) if needed[5] else alphas
     pairs = with_causal(mask, diagonal, q.shape[-2], k.shape[-2], q.device)
     with gpu.kernels_for(None):
-        a, b, values = (x.float() for x in leaves)
-        map = Entmax(number if order is None else order.float()[..., None, None])
-        c = weights_of(a, b, Dot(scale), map, pairs, None if bias is None else bias.float()) @ values
-        wanted = [x for x, want in zip([*leaves, order], [*needed[:3], needed[5]], strict=True) if want]
-        found = iter(torch.autograd.grad(c, wanted, grad.float(), create_graph=True))
-    dq, dk, dv = (next(found) if want else None for want in needed[:3])
-    return dq, dk, dv, None, None, next(found) if needed[5] else None, None, None, None
+        map = Entmax(number if alphas is None else alphas.float()[..., None, None])
+        w = weights_of(q.float(), k.float(), Dot(scale), map, pairs, None if bias is None else bias.float())
+        wanted = [x for x, want in zip(leaves, needed, strict=False) if want]
+        found = iter(torch.autograd.grad(w @ v.float(), wanted, grad.float(), create_graph=True))
+    return *(next(found) if want else None for want in needed[:6]), None, None, None

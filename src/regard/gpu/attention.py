@@ -1,4 +1,4 @@
-"""The launches of the Triton kernels of attention with sparse maps: one forward, two backward.
+"""The launches of the Triton kernels of attention with sparse maps: one forward, two backward, one more for a bias.
 
 Memory beside the tensors: two numbers for each query, and five bytes for each pair of a tile of queries and a tile of
 keys (at 16,384 tokens 0.3 MB for each head). Tiles are a small table by dtype; docs/guides/gpu.md has the
@@ -15,21 +15,27 @@ from torch import Tensor
 from regard.gpu._choose import device_of
 from regard.gpu.rows import kind_of
 
-#: From torch's setting of the precision of products of float32: exact, or three products of TF32, which are as good.
-PRECISIONS = {"highest": "ieee", "high": "tf32x3", "medium": "tf32x3"}
+#: From torch's setting of the precision of products of float32: exact; three products of TF32, which are as good;
+#: TF32, whose numbers have 10 bits.
+PRECISIONS = {"highest": "ieee", "high": "tf32x3", "medium": "tf32"}
 #: Features of queries, keys and values that one program holds.
 WIDEST = {torch.float32: 64, torch.float16: 128, torch.bfloat16: 128}
+#: How large a sum of weights may be before the last step of Newton's method, which squares what it has beyond one.
+TOLERANCES = {torch.float32: 2.0**-11, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-6}
+SHORT_ROWS = 256  # keys of a query whose scores stay in registers, in half precision, up to a width of 64
 MOST_HEADS = 65535  # of all examples together: the second axis of a grid of programs
 
 
 class Tiles(NamedTuple):
-    """How many queries and keys are in a tile; and the warps of the three kernels."""
+    """How many queries and keys are in a tile; the warps of the kernels: forward, of queries and a bias, of keys; and
+    whether all scores of a tile of queries fit in registers."""
 
     queries: int
     keys: int
     forward: int
     of_queries: int
     of_keys: int
+    short: bool = False
 
 
 class SparseResult(NamedTuple):
@@ -56,106 +62,164 @@ class Case(NamedTuple):
     precision: str | None = None
 
 
-def tiles_for(dtype: torch.dtype) -> Tiles:
-    """The tiles that spill no register up to the widest features.
+def tiles_for(dtype: torch.dtype, width: int, keys: int) -> Tiles:
+    """The tiles that spill no register. `width`: of queries or values, the larger one.
 
-    >>> tiles_for(torch.bfloat16).keys
-    32
+    >>> tiles_for(torch.bfloat16, 64, 4096).queries, tiles_for(torch.bfloat16, 64, 197).queries
+    (64, 16)
     """
     if dtype == torch.float32:
-        return Tiles(16, 32, 4, 4, 4)  # with more queries, products of float32 spill on sm_80
+        return Tiles(16, 32, 4, 4, 8)  # with more queries, products of float32 spill on sm_80; so do all short rows
+    if keys <= SHORT_ROWS and width <= 64:
+        return Tiles(16, 32, 8, 4, 4, short=True)  # with 32 queries, or wider ones, the scores of 256 keys spill
+    if torch.version.hip and width > 64:
+        return Tiles(32, 32, 8, 8, 8)  # with 64 queries a learned alpha spills on gfx942
     return Tiles(64, 32, 8, 8, 8)  # with 64 keys the gradient of the keys spills on sm_80
 
 
 def attend_forward(q: Tensor, k: Tensor, v: Tensor, case: Case) -> SparseResult:
     """The context of queries (B, H, Lq, d), keys (B, H, Lk, d) and values (B, H, Lk, dv), in any layout."""
-    from regard.gpu import _attention_kernels
+    from regard.gpu import _attention_forward
 
     batch, heads, queries, _ = q.shape
     keys, width = k.shape[-2], v.shape[-1]
-    size = tiles_for(q.dtype)
+    size = tiles_for(q.dtype, max(q.shape[-1], width), keys)
     grid = -(-queries // size.queries), batch * heads
     tiles = -(-keys // size.keys)
     context = q.new_empty(batch, heads, queries, width)
     threshold = q.new_empty(2, batch, heads, queries, dtype=torch.float32)
     share = q.new_empty(batch, heads, queries, dtype=torch.float32)
-    near = q.new_empty(batch, heads, grid[0], tiles, dtype=torch.float32)
     active = q.new_empty(batch, heads, grid[0], tiles, dtype=torch.uint8)
-    tensors, strides, flags = _arguments(q, k, v, case)
+    tensors, options = _arguments(q, k, v, case, size)
+    result = SparseResult(context, threshold, share, active)
     with device_of(q):
-        _attention_kernels.attend_tile[grid](
+        if size.short:
+            _attention_forward.attend_short_rows[grid](
+                *tensors,
+                *result,
+                *_sizes(q, k, case),
+                **options,
+                ALL=max(size.keys, 1 << (keys - 1).bit_length()),
+                num_warps=size.forward,
+            )
+            return result
+        near = q.new_empty(active.shape, dtype=torch.float32)
+        _attention_forward.attend_tile[grid](
             *tensors,
-            context,
-            threshold,
-            share,
+            *result[:3],
             near,
             active,
             *_sizes(q, k, case),
-            *strides,
-            **flags,
-            TOLERANCE=2.0**-11 if q.dtype == torch.float32 else 2.0**-8,
-            BM=size.queries,
-            BN=size.keys,
+            **options,
+            TOLERANCE=TOLERANCES[q.dtype],
             num_warps=size.forward,
             num_stages=2,
         )
-    return SparseResult(context, threshold, share, active)
+    return result
+
+
+class SparseGradients(NamedTuple):
+    """The gradients in q, k and v; for each query in alpha (B, H, Lq); in the bias. What is not asked for is empty."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor
+    bias: Tensor
 
 
 def attend_backward(
-    q: Tensor, k: Tensor, v: Tensor, case: Case, grad: Tensor, result: SparseResult, learned: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients in q, k, v and, if `learned`, for each query in alpha (B, H, Lq); the last is empty otherwise."""
-    from regard.gpu import _attention_kernels
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    case: Case,
+    grad: Tensor,
+    result: SparseResult,
+    learned: bool = False,
+    biased: bool = False,
+) -> SparseGradients:
+    """The gradients. `learned`: also in the alphas. `biased`: also in the bias."""
+    from regard.gpu import _attention_backward
 
     batch, heads, queries, _ = q.shape
-    keys = k.shape[-2]
-    size = tiles_for(q.dtype)
-    grad = grad.contiguous()
-    tiles_q, tiles_k = -(-queries // size.queries), -(-keys // size.keys)
-    dq = q.new_empty(q.shape)
-    dk, dv = k.new_empty(k.shape), v.new_empty(v.shape)
+    size = tiles_for(q.dtype, max(q.shape[-1], v.shape[-1]), k.shape[-2])
+    tiles_q, tiles_k = -(-queries // size.queries), -(-k.shape[-2] // size.keys)
+    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     centre = torch.empty_like(result.share)
     slopes = torch.empty_like(result.share) if learned else result.share.new_empty(0)
-    tensors, strides, flags = _arguments(q, k, v, case)
-    solved = result.threshold, result.share, result.active
+    tensors, options = _arguments(q, k, v, case, size)
+    solved = grad.contiguous(), *result[1:]
+    sizes = _sizes(q, k, case)
     with device_of(q):
-        _attention_kernels.attend_backward_queries[(tiles_q, batch * heads)](
+        _attention_backward.attend_backward_queries[(tiles_q, batch * heads)](
             *tensors,
-            grad,
             *solved,
             dq,
             centre,
             slopes,
-            *_sizes(q, k, case),
-            *strides,
-            **flags,
+            *sizes,
+            **options,
             LEARNED=learned,
-            BM=size.queries,
-            BN=size.keys,
             num_warps=size.of_queries,
             num_stages=2,
         )
-    sizes = _sizes(q, k, case)
-    with device_of(q):
-        _attention_kernels.attend_backward_keys[(tiles_k, batch * heads)](
+        _attention_backward.attend_backward_keys[(tiles_k, batch * heads)](
             *tensors,
-            grad,
             *solved,
             centre,
             dk,
             dv,
-            *sizes[:3],
+            *sizes,
             tiles_q,
-            *sizes[3:],
-            *strides,
-            **flags,
-            BM=size.queries,
-            BN=size.keys,
+            **options,
             num_warps=size.of_keys,
             num_stages=1,
         )
-    return dq, dk, dv, slopes
+        if not biased or case.bias is None:
+            return SparseGradients(dq, dk, dv, slopes, q.new_empty(0))
+        grid, own, shape = _bias_grid(case.bias, batch, heads, tiles_q, tiles_k)
+        pairs = all(n > 1 for n in case.bias.shape[-2:])
+        # That of pairs is as large as the bias itself. The others are sums, which are rounded once, in the end.
+        dbias = torch.empty(shape, dtype=case.bias.dtype if pairs else torch.float32, device=q.device)
+        _attention_backward.attend_backward_bias[grid](
+            *tensors,
+            *solved,
+            centre,
+            dbias,
+            *sizes,
+            tiles_q,
+            tiles_k,
+            batch * heads,
+            own,
+            batch // shape[0],
+            heads // shape[1],
+            **options,
+            OF_QUERIES=shape[2] > 1,
+            OF_KEYS=shape[3] > 1,
+            num_warps=size.of_queries,
+            num_stages=1,
+        )
+    return SparseGradients(dq, dk, dv, slopes, dbias.sum_to_size(case.bias.shape).to(case.bias.dtype))
+
+
+def share_of_nothing(q: Tensor) -> Tensor:
+    """The gradient of a bias that nobody asked for."""
+    return q.new_empty(0)
+
+
+def _bias_grid(
+    bias: Tensor, batch: int, heads: int, tiles_q: int, tiles_k: int
+) -> tuple[tuple[int, int], int, tuple[int, int, int, int]]:
+    """The programs of the gradient of a bias, how many heads of it are written for an example, and the shape of that.
+
+    A bias of pairs is summed over the heads and examples that share it by one program, so that nothing larger than it
+    is in memory. Those of queries alone or of keys alone are written for each head, and summed afterwards.
+    """
+    b, h, queries, keys = bias.shape
+    if queries == 1 or keys == 1:
+        b, h = batch, heads
+    programs = (tiles_q if queries > 1 else 1) * (tiles_k if keys > 1 else 1)
+    return (programs, b * h), h, (b, h, queries, keys)
 
 
 def _precision() -> str:
@@ -168,19 +232,17 @@ def _sizes(q: Tensor, k: Tensor, case: Case) -> tuple[Any, ...]:
 
 
 def _arguments(
-    q: Tensor, k: Tensor, v: Tensor, case: Case
-) -> tuple[tuple[Tensor, ...], tuple[int, ...], dict[str, Any]]:
-    """The tensors that every kernel reads, their strides, and its constants."""
+    q: Tensor, k: Tensor, v: Tensor, case: Case, size: Tiles
+) -> tuple[tuple[tuple[Tensor, ...], tuple[tuple[int, ...], ...]], dict[str, Any]]:
+    """The tensors that every kernel reads and their strides; and its constants."""
     batch, heads, queries, width = q.shape
     pairs = batch, heads, queries, k.shape[-2]
     mask = None if case.mask is None else case.mask.expand(pairs).view(torch.uint8)
     bias = None if case.bias is None else case.bias.expand(pairs)
     alphas = None if case.alphas is None else case.alphas.expand(batch, heads)
-    tensors = q, k, v, *(q if x is None else x for x in (mask, bias, alphas))
-    strides: list[int] = [*q.stride(), *k.stride(), *v.stride()]
-    for x, axes in ((mask, 4), (bias, 4), (alphas, 2)):
-        strides += [0] * axes if x is None else x.stride()
-    flags = {
+    others = mask, bias, alphas
+    strides = tuple(x.stride() for x in (q, k, v)) + tuple((0,) * 4 if x is None else x.stride() for x in others)
+    options = {
         "D": width,
         "DV": v.shape[-1],
         "KIND": 3 if alphas is not None else kind_of(case.number),
@@ -188,7 +250,9 @@ def _arguments(
         "HAS_BIAS": bias is not None,
         "HAS_ALPHA": alphas is not None,
         "PRECISION": case.precision or _precision(),
+        "BM": size.queries,
+        "BN": size.keys,
         "BD": max(16, 1 << (width - 1).bit_length()),
         "BV": max(16, 1 << (v.shape[-1] - 1).bit_length()),
     }
-    return tensors, tuple(strides), flags
+    return ((q, k, v, *(q if x is None else x for x in others)), strides), options
