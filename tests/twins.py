@@ -37,7 +37,7 @@ class Twins:
     values:  kinds of values
     masks:  whether there is a mask
     dtypes:  of the tensors; the plain form judges in float64
-    close:  how far the results may be apart in float32 and in float64
+    close:  how far the results may be apart in float32 and in float64; half precision is rounded besides
     gradient:  whether the gradients in all tensors are compared too
     """
 
@@ -313,8 +313,8 @@ TWINS = {
             f"regard_attend_{way}_{name}" for way in ("forward", "backward") for name in ("f32", "bf16", "f16", "f64")
         ),
         masks=(False, True),
-        dtypes=(torch.float32,),
-        close=(1e-5, 0.0),
+        dtypes=(*BOTH, torch.bfloat16, torch.float16),
+        close=(1e-5, 1e-12),
         gradient=True,
     ),
     "summaries of softmax": Twins(
