@@ -25,6 +25,10 @@ from regard.training import Order, synchronise_norms
 STEPS, BATCH = 3, 64
 
 
+def chosen():
+    return preset("small", batch_size=BATCH, queue=256, prototypes=100, iterations=3)
+
+
 class Whole(nn.Module):
     """A module whose forward pass is the loss, because DDP wraps the forward pass."""
 
@@ -41,7 +45,7 @@ class Whole(nn.Module):
 def worker(rank, processes, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
-    settings = preset("small", batch_size=BATCH, queue=256, prototypes=100, iterations=3)
+    settings = chosen()
     task = build(settings)
     synchronise_norms(task)
     sent: Counter[str] = Counter()
@@ -49,7 +53,7 @@ def worker(rank, processes, folder):
     plain = dist.all_reduce
 
     def counted(tensor, *arguments, **options):
-        name = "codes" if tensor.numel() in (1, settings.prototypes) else "norms"
+        name = "codes" if tensor.numel() in (1, 2, settings.prototypes, 2 * settings.prototypes) else "norms"
         sent[name] += tensor.numel() * tensor.element_size()
         calls[name] += 1
         return plain(tensor, *arguments, **options)
@@ -93,7 +97,7 @@ def main():
             mp.spawn(worker, (processes, folder), nprocs=processes)
             rows.append(json.loads(Path(folder, "measured.json").read_text()))
         print(rows[-1], flush=True)
-    settings = preset("small")
+    settings = chosen()
     out = {"settings": {"batch": BATCH, "prototypes": settings.prototypes, "dim": settings.dim}, "rows": rows}
     Path(__file__).parent.joinpath("results", "swav_bytes.json").write_text(json.dumps(out, indent=2) + "\n")
 

@@ -26,8 +26,9 @@ def words(text):
 
 RUNNING = words(
     """checkpoint-every device devices fresh log log-every no-progress num-nodes precision progress resume strategy
-    workers"""
+    timeout workers"""
 )
+SHARED = words("device devices num-nodes strategy timeout")
 LOOKING = words("basis em-iterations map no-padding padding price ridge-penalty")
 MODEL = words(
     """affinity before cell-variance coordinates dropout feed-forward flat fused guided-first heads layers neighbours
@@ -39,8 +40,8 @@ TRAINING = words("above accumulate anneal batch clip epochs glove grouped lr opt
 VIEWS = words("blur blur-sigma flip grey jitter jitter-p local local-scale local-size ratio scale size tries window")
 PRETRAINING = words(
     """accumulate backbone backbone-options batch-size canvas clip codes dim eps final-lr freeze hidden iterations lr
-    mixed-shards no-pretrained nonlocal-affinity nonlocal-after optimizer pretrained prototype-lr prototypes queue
-    queue-epoch queue-step seed steps temperature warmup warmup-start weight-decay"""
+    mixed-shards no-pretrained nonlocal-affinity nonlocal-after norm-processes optimizer pretrained
+    prototype-lr prototypes queue     queue-epoch queue-step seed steps temperature warmup warmup-start weight-decay"""
 )
 FINETUNING = words(
     """batch-size canvas epochs flip frozen held-out labels lr lr-head momentum schedule scale seed weight-decay
@@ -80,6 +81,7 @@ FLAGS = {
             "faithfulness",
             "features",
             "hide",
+            "join",
             "out",
             "pictures",
             "preset",
@@ -92,7 +94,20 @@ FLAGS = {
         *("checkpoint-every", "device", "fresh", "log-every", "precision", "resume"),
         *(*LOOKING, *MODEL, *TRAINING),
     ],
-    "evaluate": ["attention", "device", "faithfulness", "hide", "out", "pictures", "regions", "test", *LOOKING],
+    "evaluate": ["attention", "faithfulness", "hide", "out", "pictures", "regions", "test", *LOOKING, *SHARED],
+    "features": [
+        "backbone",
+        "batch",
+        "fresh",
+        "no-stages",
+        "out",
+        "pictures",
+        "seed",
+        "size",
+        "split",
+        "stages",
+        *SHARED,
+    ],
 }
 
 

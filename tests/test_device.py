@@ -10,9 +10,8 @@ from waits import Waits
 from regard._problem import Problem
 from regard.training import Running, _device
 from regard.training._device import check_device_name, choose_device, computing_on, devices_here, sent
-from regard.training._loop import _fabric, _loader, _placed
-
-TASK = SimpleNamespace(needs_float64=False)
+from regard.training._fabric import _placed, make_fabric
+from regard.training._loop import _loader
 
 
 @pytest.fixture
@@ -94,21 +93,21 @@ def test_those_of_this_machine(monkeypatch):
 )
 def test_what_lightning_is_told(machine, device, devices, given):
     machine("cuda:0", "cuda:1", "xpu:0", "mps")
-    assert _placed(Running(device=device, devices=devices), TASK) == given
+    assert _placed(Running(device=device, devices=devices), False) == given
 
 
 def test_one_device_is_not_several(machine):
     machine("cuda:0", "cuda:1")
     with pytest.raises(Problem, match=r"device cuda:1 is one, and devices is 2\. Take device cuda, or one device\."):
-        _placed(Running(device="cuda:1", devices=2), TASK)
+        _placed(Running(device="cuda:1", devices=2), False)
     machine("xpu:0")
-    assert _placed(Running(), TASK) == ("cpu", 1)  # Lightning has no accelerator for it
+    assert _placed(Running(), False) == ("cpu", 1)  # Lightning has no accelerator for it
     machine("mps")
-    assert _placed(Running(), SimpleNamespace(needs_float64=True)) == ("cpu", 1)
+    assert _placed(Running(), True) == ("cpu", 1)
 
 
 def test_fabric_on_the_cpu():
-    assert _fabric(Running(device="cpu"), TASK).device == torch.device("cpu")
+    assert make_fabric(Running(device="cpu")).device == torch.device("cpu")
 
 
 @pytest.mark.parametrize(("kind", "pinned"), [("cuda", True), ("cpu", False), ("mps", False)])

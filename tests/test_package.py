@@ -13,7 +13,19 @@ SOURCE = Path(regard.__file__).parent
 # Each layer may import from the layers before it, and from its own.
 LAYERS = [
     {
-        *("_check", "_files", "_install", "_lazy", "_lock", "_once", "_partial", "_plain", "_problem", "_repr"),
+        *(
+            "_check",
+            "_files",
+            "_install",
+            "_lazy",
+            "_lock",
+            "_ranks",
+            "_once",
+            "_partial",
+            "_plain",
+            "_problem",
+            "_repr",
+        ),
         *("_rounded", "_stop", "_torch", "_workers", "gpu", "hub", "native"),
     },
     {"affinity", "maps", "continuous", "wasserstein"},
@@ -82,7 +94,7 @@ def test_one_module_imports_lightning():
     paths = [path for folder in ("src", "benchmarks", "examples", "tools") for path in (root / folder).rglob("*.py")]
     names = {"lightning", "pytorch_lightning", "lightning_fabric"}
     found = {str(path.relative_to(root)) for path in paths if {n.split(".")[0] for n in imports(path)} & names}
-    assert found == {"src/regard/training/_loop.py"}
+    assert found == {"src/regard/training/_fabric.py"}
 
 
 def test_importing_the_core_loads_nothing_heavy():

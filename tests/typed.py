@@ -42,6 +42,7 @@ NOT_RUN = {
     "regard pretrain shards/": "needs several GPUs or machines; its options must exist",
     "regard pretrain s3://mine/shards": "needs a server; tests/swav/test_streaming.py has one; its options must exist",
     "regard pretrain 'https://data.example.org/{0000..0127}.tar'": "needs a server, as above",
+    "torchrun": "needs several machines; tools/faults.py and tests/training/test_faults.py start it",
     "regard index s3://mine/shards": "needs a server, as above",
     "python tools/release.py": "installs a wheel into a new environment; `make release` runs it",
     "python tools/peers": "needs clones of other projects; tests/test_peers.py tests the tool",

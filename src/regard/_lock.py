@@ -15,27 +15,26 @@ from typing import Any
 
 from regard._files import disk_in_words, process_lives, remove_leftovers
 from regard._problem import Problem
+from regard._ranks import is_first, launched
+
+
+class BeingWritten(Problem):
+    """Another process writes to the folder."""
+
 
 LOCK = ".lock"
 _WAIT = 5.0  # seconds: a process that was told to stop may still be writing its last checkpoint
+_LAUNCHED_WAIT = 60.0  # seconds, under torchrun
 _BYTE = 1 << 30  # the byte that is locked, beyond the content, so that Windows lets others read that
 _held: dict[str, tuple[int, int]] = {}  # what this process holds: the thread, and how often
-
-
-def is_first() -> bool:
-    """Whether this is the first of the processes that train together (rank 0).
-
-    >>> is_first()
-    True
-    """
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
 @contextmanager
 def writing_to(folder: Path | str, wait: float = _WAIT) -> Iterator[None]:
     """Hold a folder while this process writes to it, and remove what killed processes left in it.
 
-    A Problem that names the holder if another process has it, for longer than `wait` seconds, default 5. A lock ends
+    A Problem that names the holder if another process has it, for longer than `wait` seconds, default 5, under
+    torchrun 60. A lock ends
     with its process, however that ends. Further holds by the same thread, and by processes that train together with
     the first, are free.
 
@@ -48,6 +47,8 @@ def writing_to(folder: Path | str, wait: float = _WAIT) -> Iterator[None]:
     if not is_first():
         yield
         return
+    if launched().launch:  # before a restart the first process may have been another, which is ended just now
+        wait = max(wait, _LAUNCHED_WAIT)
     folder = Path(folder)
     key, thread = os.path.realpath(folder), threading.get_ident()
     owner, times = _held.get(key, (thread, 0))
@@ -95,7 +96,7 @@ def _acquire(path: Path, until: float) -> int:
         os.close(file)
         if time.monotonic() > until:
             who = f"process {holder['process']} on {holder['host']}" if holder else "another process"
-            raise Problem(
+            raise BeingWritten(
                 f"{path.parent} is being written by {who}. Wait until that ends, end it, or choose another folder."
             )
         time.sleep(0.05)

@@ -155,7 +155,7 @@ def _complain(error: BaseException) -> NoReturn:
 
         sys.exit(f"regard: this command needs a package more: {error}. Try: {install_extra('all')}")
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        from regard._lock import is_first
+        from regard._ranks import is_first
         from regard._stop import Stopped
 
         stopped = error if isinstance(error, Stopped) else Stopped()

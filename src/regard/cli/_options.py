@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 
-from regard._lock import is_first
 from regard._problem import Problem
+from regard._ranks import is_first
 from regard.cli._complete import among
 from regard.training._setting import SettingEntry, changed, settings_in
+from regard.training._settings import Running
 
 T = TypeVar("T")
 
@@ -76,6 +77,10 @@ class Derived:
         usual, _ = Counter(values.values()).most_common(1)[0]
         others = [f"{name} {value}" for name, value in values.items() if value != usual]
         return f"(default: {usual}{'; ' if others else ''}{', '.join(others)})"
+
+
+#: Options of commands whose work several processes share without training.
+SHARED = Derived(Running, "How it runs", only=frozenset({"device", "devices", "num_nodes", "strategy", "timeout"}))
 
 
 def derived(**groups: Derived) -> Callable[[Callable[..., T]], Callable[..., T]]:

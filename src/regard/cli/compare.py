@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import typer
 from regard.cli._complete import among
 from regard.cli._folders import default_folder
 from regard.cli._hide import checked_hide
-from regard.cli._options import Derived, applied, derived
+from regard.cli._options import Derived, applied, derived, only_first_speaks
 from regard.cli._shares import SharesShown
 from regard.training._settings import Running
 from regard.vqa.hide_names import HIDE_NAMES
@@ -85,7 +86,15 @@ def compare(
         "mean; features without pictures or backbone)",
         autocompletion=among(HIDE_NAMES),
     ),
-    workers: int = typer.Option(2, min=1, help="Trainings at the same time, one core each."),
+    workers: int | None = typer.Option(
+        None, min=1, help="Trainings at the same time, one core each. (default: 2; for each process of torchrun 1)"
+    ),
+    join: bool = typer.Option(
+        False,
+        "--join",
+        help="Share the runs with other processes that were started so, on any machine that sees the folder. What one "
+        "leaves undone for a minute, another takes over. (default: under torchrun alone)",
+    ),
 ) -> None:
     """Train several attentions with several seeds each, and print the tables of the thesis with intervals.
 
@@ -97,8 +106,12 @@ def compare(
 
         regard compare out/scenes --seeds 3
         regard compare out/scenes --attention discrete-softmax --attention mixture-2 --epochs 8
+        torchrun --nproc-per-node 8 --no-python regard compare vqa/ --preset full --device cuda
     """
+    only_first_speaks()
     from regard._problem import Problem
+    from regard._ranks import is_first, launched
+    from regard.training._device import choose_device
     from regard.vqa.compare import PRICES, compare_kinds, comparison_needs
     from regard.vqa.features import FeatureStore
     from regard.vqa.folder import ComparisonFolder
@@ -127,7 +140,10 @@ def compare(
             unseen_pictures = {}
         if not unseen_pictures or not any(map(FeatureStore.open(features).has, unseen_pictures)):
             unseen = None
-    how = applied(Running(progress=False), running)
+    how, ranks = applied(Running(progress=False), running), launched()
+    device = choose_device(how.device, needs_float64=True)
+    if ranks.size > 1 and device.type == "cuda" and device.index is None:
+        how = replace(how, device=f"cuda:{ranks.local_rank}")  # every process its own
     result = compare_kinds(
         out,
         data,
@@ -135,16 +151,17 @@ def compare(
         settings,
         attention,
         seeds=seeds,
-        workers=workers,
+        workers=workers or (2 if ranks.size == 1 else 1),
         running=how,
         prices=(settings.model.price,) if "price" in changes else PRICES,
         test=test,
         unseen=unseen,
-        progress=SharesShown(),
+        progress=SharesShown() if is_first() else None,
         pictures=pictures,
         regions=regions,
         faithfulness=faithfulness,
         hide=hiding,
+        shared=join,
     )
     typer.echo(result.tables())
     typer.echo(f"\nNumbers: {ComparisonFolder(out).results}")

@@ -9,9 +9,9 @@ from typing import Any
 import typer
 
 from regard.cli._complete import among
-from regard.cli._device import device_option
 from regard.cli._hide import checked_hide
-from regard.cli._options import Derived, derived
+from regard.cli._options import SHARED, Derived, applied, derived, only_first_speaks
+from regard.training._settings import Running
 from regard.vqa.hide_names import HIDE_NAMES
 from regard.vqa.kinds import EVALUATED, NAMES
 from regard.vqa.settings import ModelSettings
@@ -28,9 +28,11 @@ def add(app: typer.Typer) -> None:
 
 @derived(
     changes=Derived(ModelSettings, "Another attention in a model that answers", only=LOOKING, default="the model's"),
+    running=SHARED,
 )
 def evaluate(
     changes: dict[str, Any],
+    running: dict[str, Any],
     model: Path = typer.Argument(..., help="The folder of a run, an exported model or a backbone."),
     data: Path | None = typer.Argument(
         None,
@@ -71,13 +73,13 @@ def evaluate(
     out: Path = typer.Option(
         None, help="Where to write the numbers: for a backbone a JSON file, else a folder. (default: nowhere)"
     ),
-    device: str = device_option(),
 ) -> None:
     """Evaluate a model on labelled data that it has not seen.
 
     A backbone: nearest neighbours (k-NN) and a linear probe, compared with an untrained backbone and raw pixels, with
     intervals. A model that answers questions: the official accuracy and the attention quality, also with other
-    attentions; beside them the commonest answer, the question alone, an even spread and a blob in the centre.
+    attentions; beside them the commonest answer, the question alone, an even spread and a blob in the centre. Several
+    processes (`--devices`, or under torchrun) share the work, with the same numbers.
 
         regard evaluate out/photos labelled/
         regard evaluate out/scenes-vqa out/scenes --out out/scenes-vqa/evaluation
@@ -89,12 +91,14 @@ def evaluate(
     from regard._problem import Problem
     from regard.training import read_config
 
+    only_first_speaks()
+    how = applied(Running(), running)
     config = read_config(model)
     kind = config.get("regard", config).get("kind") or ("backbone" if "model_type" in config else None)
     if kind == "vqa":
         named = test or data
         place = None if named is None else Path(named)
-        _of_questions(model, place, out, pictures, regions, attention, changes, faithfulness, hide, device)
+        _of_questions(model, place, out, pictures, regions, attention, changes, faithfulness, hide, how)
     elif kind not in ("backbone", "swav", "finetune"):
         raise Problem(f"{model} holds a model of kind {kind!r}. It must be one of backbone, swav, finetune, vqa.")
     elif given := [
@@ -108,18 +112,17 @@ def evaluate(
         option = f"--{given[0].replace('_', '-')}"
         raise Problem(f"{option} is for questions; the pictures of a backbone are DATA itself. Leave it out.")
     else:
-        _of_pictures(model, data, test, out, device)
+        _of_pictures(model, data, test, out, how)
 
 
-def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None, device: str) -> None:
+def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | None, running: Running) -> None:
     """k-NN and linear probe."""
     from regard._files import replacing
     from regard.backbones import load_backbone
     from regard.pictures import Files, Pictures, open_pictures, squeezed
     from regard.swav import digits, evaluate_backbone
-    from regard.training._device import choose_device
+    from regard.training._together import together
 
-    place = choose_device(device)
     train: Pictures
     held_out: Pictures | None
     if data is None:
@@ -130,9 +133,10 @@ def _of_pictures(model: Path, data: Path | None, test: Path | None, out: Path | 
         files = [path for source in (train, held_out) if isinstance(source, Files) for path in source.paths]
         if warning := squeezed(files):
             typer.echo(f"Warning: {warning}", err=True)
-    evaluation = evaluate_backbone(load_backbone(model).to(place), train, held_out)
+    with together(running) as group:
+        evaluation = evaluate_backbone(load_backbone(model).to(group.device), train, held_out, group=group)
     typer.echo(evaluation.table())
-    if out is not None:
+    if out is not None and group.first:
         with replacing(out) as beside:
             beside.write_text(json.dumps(evaluation.as_dict(), indent=2) + "\n")
         typer.echo(f"Numbers: {out}")
@@ -148,10 +152,12 @@ def _of_questions(
     changes: dict[str, Any],
     faithfulness: int,
     hide: str | None,
-    device: str,
+    running: Running,
 ) -> None:
     """Accuracy and attention quality, with the attention of the training and with others."""
     from regard._problem import Problem
+    from regard._ranks import is_first
+    from regard.training._together import together
     from regard.vqa.evaluate_run import evaluate_run
     from regard.vqa.folder import AnsweringFolder
     from regard.vqa.kinds import parse
@@ -171,10 +177,11 @@ def _of_questions(
             raise Problem(str(error)) from error
 
     def say(line: str) -> None:
-        typer.echo(line, err=True)
+        if is_first():
+            typer.echo(line, err=True)
 
-    typer.echo(
-        evaluate_run(
+    with together(running, needs_float64=True) as group:
+        text = evaluate_run(
             model,
             questions,
             attention or None,
@@ -185,8 +192,8 @@ def _of_questions(
             changes=changes,
             faithfulness=faithfulness,
             hide=checked_hide(hide, faithfulness),
-            device=device,
+            group=group,
         )
-    )
+    typer.echo(text)
     if out is not None:
         typer.echo(f"Numbers and answers: {out}")

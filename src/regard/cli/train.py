@@ -76,6 +76,7 @@ def train(
     only_first_speaks()
     import torch
 
+    from regard._ranks import is_first
     from regard.backbones import make_backbone
     from regard.vqa.features import FeatureStore
     from regard.vqa.folder import AnsweringFolder
@@ -116,7 +117,7 @@ def train(
     if plan.warning:
         typer.echo(f"Warning: {plan.warning}", err=True)
     trained = run(out, records, store, settings, validation=held_out, running=run_options)
-    if samples := _unseen(data, pictures, split):
+    if is_first() and (samples := _unseen(data, pictures, split)):
         keep_samples(AnsweringFolder(out), samples)
     typer.echo(f"{trained.fitted.steps} steps in {trained.fitted.seconds:.0f} s, run in {out}")
     if trained.stopped_early:

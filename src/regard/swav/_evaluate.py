@@ -16,6 +16,7 @@ from regard.backbones import untrained as untrained_twin
 from regard.pictures import Pictures, square, take
 from regard.training import generator
 from regard.training._random import drawn
+from regard.training._together import Together
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def evaluate_backbone(
     test_share: float = 0.25,
     seed: int = 0,
     most: int = 20_000,
+    group: Together | None = None,
 ) -> BackboneEvaluation:
     """Evaluate a backbone on labelled pictures; broken pictures are left out.
 
@@ -99,6 +101,7 @@ def evaluate_backbone(
     `test_share`: of that part; default 0.25.
     `seed`: of the split, and of the untrained backbone; default 0.
     `most`: at most so many pictures are learned from, and as many tested on; default 20,000.
+    `group`: processes that share reading and features, and all return the whole; default None, this one alone.
 
     >>> from regard.backbones import make_backbone
     >>> from regard.pictures import Arrays
@@ -107,19 +110,21 @@ def evaluate_backbone(
     >>> evaluate_backbone(make_backbone("small", widths=[4], depths=[1], size=8), pictures).pixels_knn.count
     10
     """
-    x, y = gather(pictures, backbone.preparation.size, most * 2, seed)
+    group = group or Together()
+    x, y = gather(pictures, backbone.preparation.size, most * 2, seed, group)
     if test is None:
         order = torch.randperm(len(x), generator=generator(seed, 99))
         cut = max(1, round(len(x) * test_share))
         parts = order[cut:], order[:cut]
         (x, y), (x_test, y_test) = ((x[p], y[p]) for p in parts)
     else:
-        x_test, y_test = gather(test, backbone.preparation.size, most, seed)
+        x_test, y_test = gather(test, backbone.preparation.size, most, seed, group)
     x, y = x[:most], y[:most]
     if len(x) < NEIGHBOURS or not len(x_test):
         raise Problem(f"{len(x)} labelled pictures are too few to evaluate with. Give {2 * NEIGHBOURS} or more.")
-    untrained = calibrated(untrained_twin(backbone, seed).to(next(backbone.parameters()).device), x)
-    trained, random = ((pooled_features(n, x), pooled_features(n, x_test)) for n in (backbone, untrained))
+    device = next(backbone.parameters()).device
+    networks = (backbone, calibrated(untrained_twin(backbone, seed).to(device), x))
+    trained, random = (tuple(pooled_features(n, part, group=group) for part in (x, x_test)) for n in networks)
     pixels = [p.float().flatten(1) / 255 for p in (x, x_test)]
     return BackboneEvaluation(
         knn=knn(trained[0], y, trained[1], y_test),
@@ -132,26 +137,32 @@ def evaluate_backbone(
     )
 
 
-def gather(pictures: Pictures, size: int, most: int, seed: int) -> tuple[Tensor, Tensor]:
+def gather(pictures: Pictures, size: int, most: int, seed: int, group: Together | None = None) -> tuple[Tensor, Tensor]:
     """Readable pictures (N, 3, size, size) and their labels (N,), in random order.
 
     `pictures`: a source with labels.
     `size`: the side to resize to, in pixels.
     `most`: at most so many.
     `seed`: of the choice and the order.
+    `group`: processes that share reading, and all return the whole; default None, this one alone.
     """
     if pictures.labels is None:
         raise Problem("these pictures have no labels to evaluate with. Put them in one folder for each class.")
     chosen = drawn(len(pictures), most, seed, 98)
     # Each is resized before the next is read: a few photographs as a camera writes them would fill the memory.
-    readable = [(square(taken.picture, size), i) for i in chosen if (taken := take(pictures, i)).index == i]
+    group = group or Together()
+    read = [
+        square(taken.picture, size) if (taken := take(pictures, i)).index == i else None for i in group.shares(chosen)
+    ]
+    everything = zip(group.interleave(read, len(chosen)), chosen, strict=True)
+    readable = [(picture, i) for picture, i in everything if picture is not None]
     labels = torch.tensor([pictures.labels[i] for _, i in readable])
     return torch.stack([picture for picture, _ in readable]), labels
 
 
 @torch.no_grad()
-def pooled_features(backbone: Backbone, x: Tensor, batch: int = 256) -> Tensor:
-    """Pooled features (N, dim) of pictures (N, 3, H, W) uint8.
+def pooled_features(backbone: Backbone, x: Tensor, batch: int = 256, group: Together | None = None) -> Tensor:
+    """Pooled features (N, dim) of pictures (N, 3, H, W) uint8; `group` as in `evaluate_backbone`.
 
     >>> from regard.backbones import make_backbone
     >>> x = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
@@ -161,9 +172,11 @@ def pooled_features(backbone: Backbone, x: Tensor, batch: int = 256) -> Tensor:
     training = backbone.training
     device = next(backbone.parameters()).device
     backbone.eval()
-    features = [backbone.pooled(backbone.prepare(part.to(device))).float().cpu() for part in x.split(batch)]
+    group = group or Together()
+    parts = x.split(batch)
+    features = [backbone.pooled(backbone.prepare(part.to(device))).float().cpu() for part in group.shares(parts)]
     backbone.train(training)
-    return torch.cat(features)
+    return torch.cat(group.interleave(features, len(parts)))
 
 
 @torch.no_grad()

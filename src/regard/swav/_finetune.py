@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard._files import disk_in_words
-from regard._lock import is_first, writing_to
+from regard._lock import writing_to
 from regard._problem import Problem
+from regard._ranks import is_first
 from regard.backbones import Backbone, fingerprint, load_backbone, save_backbone
 from regard.pictures import square
 from regard.pictures._digest import content_parts, described
@@ -228,14 +229,14 @@ def finetune(
     described_data = labelled_data(labelled)
     with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
         split = None
-        if running.resume and folder.is_begun:
+        if running.resumes and folder.is_begun:
             folder.check_data(described_data)
             split = folder.read_split()
         elif is_first():
             folder.begin_afresh()
         split = split or labelled.split(chosen.held_out, chosen.labels, chosen.seed)
-        folder.write_data(described_data)
         if is_first():
+            folder.write_data(described_data)
             folder.write_split(split)
         learn = Subset(labelled.learn, split.learn)
         held_out = Subset(labelled.test, split.test, learn.classes)

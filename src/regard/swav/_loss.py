@@ -18,14 +18,14 @@ def codes(
     queued: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Transport]:
-    """The codes (B, K) of samples, and the whole transport; without gradient.
+    """The codes (..., B, K) of samples, and the whole transport; without gradient.
 
     Codes are the rows of Sinkhorn's plan between samples and prototypes, each normalised to sum one.
 
-    `scores`: (B, K).
+    `scores`: (..., B, K); several problems at once exchange their sums between processes together.
     `eps`: weight of the entropy; default 0.05.
     `iterations`: of Sinkhorn; default 3. With 0 the codes are softmax(scores / eps), which is not balanced.
-    `queued`: (L, K), scores of past samples, part of the transport problem but not of the codes; default None.
+    `queued`: (..., L, K), scores of past samples, part of the transport problem but not of the codes; default None.
     `group`: processes whose samples are assigned together; default None, this process alone.
 
     >>> code, transport = codes(torch.tensor([[1.0, 0.9], [1.0, 0.8]]), iterations=50)
@@ -33,9 +33,9 @@ def codes(
     (tensor([1., 1.]), tensor([1, 0]))
     """
     scores = scores.detach()
-    rows = scores if queued is None else torch.cat([queued.detach(), scores])
+    rows = scores if queued is None else torch.cat([queued.detach(), scores], -2)
     transport = sinkhorn(rows, eps, iterations, group=group)
-    return transport.weights[-len(scores) :], transport
+    return transport.weights[..., -scores.shape[-2] :, :], transport
 
 
 def swapped_loss(scores: Tensor, code: Tensor, temperature: float = 0.1) -> Tensor:

@@ -126,8 +126,12 @@ class Swav(Task):
     def _codes(self, scores: Tensor, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
         """The codes (2, B, K) of the large views, balanced over the batch and the queue, and Sinkhorn's residuals."""
         settings = self.settings
-        queued = self.scores(self.queue.rows) if self.queue.full else (None, None)
-        plans = [codes(scores[i], settings.eps, settings.iterations, queued=queued[i], group=group) for i in (0, 1)]
+        queued = self.scores(self.queue.rows) if self.queue.full else None
+        if group is not None:  # both problems at once: half as many exchanges, each of which waits for all processes
+            code, transport = codes(scores[:2], settings.eps, settings.iterations, queued=queued, group=group)
+            return code, transport.residual
+        past = (None, None) if queued is None else queued
+        plans = [codes(scores[i], settings.eps, settings.iterations, queued=past[i], group=group) for i in (0, 1)]
         return torch.stack([code for code, _ in plans]), torch.stack([transport.residual for _, transport in plans])
 
     @torch.no_grad()

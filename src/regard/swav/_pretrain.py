@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from regard._files import disk_in_words
-from regard._lock import is_first, writing_to
+from regard._lock import writing_to
 from regard._problem import Problem
+from regard._ranks import is_first
 from regard.backbones import Backbone, make_backbone, save_backbone
 from regard.pictures import Arrays, Pictures, as_pictures, square, take
 from regard.pictures._digest import content_parts, described
@@ -145,15 +146,17 @@ def run(
         schedule=schedule_of(settings),
         accumulate=settings.accumulate,
         clip=settings.clip,
+        norm_processes=settings.norm_processes,
     )
     canvases = Canvases(source, side, keep=not running.workers, mixed=settings.mixed_shards)
     data = DataDescription.of(described(source), content_parts(source))
     with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
-        if running.resume and folder.is_begun:
+        if running.resumes and folder.is_begun:
             folder.check_data(data)
         elif is_first():
             folder.begin_afresh()
-        folder.write_data(data)
+        if is_first():
+            folder.write_data(data)
         fitted = fit(task, canvases, fit_settings, out=folder.path, running=running, after_step=after_step, on_log=warn)
         if _windows(settings):
             with computing_on(task.backbone, choose_device(running.device)):

@@ -130,11 +130,16 @@ class Settings:
     mixed_shards: int = setting(
         "Shards whose pictures are shuffled together, where there are more of them.", 16, at_least=1
     )
+    norm_processes: int = setting(
+        "Processes that share the statistics of batch norms, such as those of a machine; 0 for all, 1 for none.",
+        0,
+        at_least=0,
+    )
     seed: int = setting("Seed of all random numbers.", 0)
 
     def as_dict(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
+        """As a JSON object; without `norm_processes` if it is 0, as runs of earlier days are compared with it."""
+        return {name: value for name, value in asdict(self).items() if value or name != "norm_processes"}
 
 
 def digits_preset() -> Settings:
@@ -261,7 +266,17 @@ def checked(settings: Settings) -> Settings:
     for name in ("temperature", "eps", "lr"):
         if not getattr(settings, name) > 0:
             raise Problem(f"{name} must be above 0, not {getattr(settings, name)}.")
-    for name in ("queue", "queue_epoch", "queue_step", "freeze", "warmup", "weight_decay", "prototype_lr", "canvas"):
+    for name in (
+        "norm_processes",
+        "queue",
+        "queue_epoch",
+        "queue_step",
+        "freeze",
+        "warmup",
+        "weight_decay",
+        "prototype_lr",
+        "canvas",
+    ):
         if getattr(settings, name) < 0:
             raise Problem(f"{name} cannot be negative.")
     _check_choices(settings)

@@ -56,7 +56,7 @@ class ThesisTable:
 
 def settings_table(settings: TrainSettings, features: Path | None = None) -> ThesisTable:
     """Table 6.1 beside what settings say; with the folder of features, if it is there, also beside their shape."""
-    store = FeatureStore.open(features) if features is not None and (features / "store.json").is_file() else None
+    store = FeatureStore.open(features) if features is not None and FeatureStore.is_in(features) else None
     ours = hyperparameters(settings, store.shape if store else None)
     lines = tuple(
         (entry, _text(printed), _text(ours[entry]), "" if ours[entry] == printed else "differs")

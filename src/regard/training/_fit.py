@@ -128,7 +128,7 @@ def fit(
     from regard.training._loop import FitCall, run_loop  # slow to import, so only here
 
     with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
-        checkpoint = folder.latest() if running.resume else None
+        checkpoint = folder.latest() if running.resumes else None
         start, state = 0, {}
         if checkpoint is not None:
             start, state = checkpoint.step, restore(task, checkpoint)

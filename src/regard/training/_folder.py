@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ class RunFolder:
         backbone/       the backbone that was trained, or that made the features
         data.json       what it is trained on: in words, and as a digest
         steps           the number of steps of the whole run, for showing progress
+        events.txt      of several processes: when they began, from which step, and what ended one of them
         done            written when the run has ended: its seconds
         .lock           while a process writes: which
 
@@ -104,6 +107,17 @@ class RunFolder:
         """The size of the backbone and the checkpoints that are there."""
         files = (path for place in (self.backbone, self.checkpoints) for path in place.rglob("*"))
         return sum(path.stat().st_size for path in files if path.is_file())
+
+    @property
+    def events(self) -> Path:
+        """The file with what happened to the processes of a run."""
+        return self.path / "events.txt"
+
+    def note_event(self, text: str) -> None:
+        """Add a line to the events, with the time and the name of this machine; from any process."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}: {text}\n"
+        with self.events.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line)  # at once: lines of several processes do not mix
 
     def kept(self) -> str:
         """A sentence on the newest checkpoint, for messages; empty if there is none."""

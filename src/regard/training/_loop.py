@@ -6,32 +6,26 @@ Lightning's Trainer would be used with its own switched off, and its loop be spr
 turns ctrl-c into `sys.exit(1)` and ignores further ones; here it and SIGTERM end the run after the current step, with a
 checkpoint (`regard._stop`).
 
-The only module that imports Lightning, which is slow; `fit` imports it when a run begins.
+It imports Lightning, which is slow; `fit` imports it when a run begins.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.strategies.ddp import DDPStrategy
-from lightning.fabric.strategies.single_device import SingleDeviceStrategy
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.fabric.utilities.warnings import PossibleUserWarning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from regard._problem import Problem
+from regard._ranks import launched
 from regard._stop import Stop
-from regard.training import _checkpoints
-from regard.training._device import choose_device
+from regard.training._checkpoint_writer import CheckpointWriter
+from regard.training._fabric import Fabric, end_children, launch, make_fabric, quiet, steps_are_quiet
 from regard.training._fit import Task
 from regard.training._folder import RunFolder
 from regard.training._loaded import Loaded, outlive_signals
@@ -42,7 +36,7 @@ from regard.training._progress import Progress
 from regard.training._random import mix
 from regard.training._settings import FitSettings, Running
 
-_TRAINABLE = ("cuda", "mps", "cpu")  # what Lightning has an accelerator for
+_PAUSE = 10.0  # seconds: of several processes, a step that takes longer is an event
 _AGREE = 10  # steps after which several processes ask each other whether one got a signal
 
 
@@ -67,13 +61,14 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
     `state`: that of the checkpoint to resume from; empty for a fresh start.
     """
     settings, running, steps = call.settings, call.running, call.settings.steps
-    fabric = _fabric(running, task)
+    fabric = make_fabric(running, needs_float64=task.needs_float64)
     if call.start == steps:
         return 0.0, 0.0
-    with _quiet():
-        _launch(fabric, running)
+    with quiet():
+        launch(fabric, running)
+        _agree_on_start(fabric, call)
         if fabric.world_size > 1:
-            synchronise_norms(task)
+            synchronise_norms(task, settings.norm_processes)
         optimizer = task.optimizer()
         for group in optimizer.param_groups:
             group["full_lr"] = group["lr"]
@@ -87,8 +82,15 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
         if not call.start:
             _begin(task, data, call, fabric)
         number = call.start * settings.accumulate
-        journal = _Journal(call, fabric.is_global_zero)
-        with Stop() as stop, _cleaned_up(fabric, task, journal):
+        journal = _Journal(call, fabric.is_global_zero, fabric.world_size > 1)
+        writer = CheckpointWriter(call.folder.checkpoints)
+        with (
+            Stop() as stop,
+            _cleaned_up(fabric, task, journal),
+            writer,
+            _told(call, fabric, journal),
+            steps_are_quiet(),
+        ):
             for step in range(call.start, steps):
                 for part in range(1, settings.accumulate + 1):
                     batch = fabric.to_device(next(batches))
@@ -122,12 +124,49 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
                         "precision": precision.state_dict(),
                     }
                     if fabric.is_global_zero:
-                        _checkpoints.save(call.folder.checkpoints, steps_done, task.state_dict(), content, task.config)
-                    fabric.barrier()
+                        writer.save(steps_done, task.state_dict(), content, task.config)
                 if stops:
+                    writer.wait()
                     stop.kept = f"step {steps_done} of {steps} is kept in {call.folder.path}"
                     break
+            writer.wait()
+            fabric.barrier()  # from here on every process finds the last checkpoint
     return journal.seconds, journal.per_second
+
+
+def _agree_on_start(fabric: Fabric, call: FitCall) -> None:
+    """Raise a Problem if processes would begin after different steps, as when they do not see the same folder."""
+    if fabric.world_size == 1:
+        return
+    ends = torch.tensor([call.start, -call.start], device=fabric.device)
+    last, first = (abs(int(n)) for n in fabric.all_reduce(ends, reduce_op="max"))
+    if first != last:
+        raise Problem(
+            f"one process found step {first} in {call.folder.path}, another step {last}. All of them need the same "
+            "folder, on a disk that they share; then rerun."
+        )
+
+
+@contextmanager
+def _told(call: FitCall, fabric: Fabric, journal: _Journal) -> Iterator[None]:
+    """Write to the run's events that it begins, and what ends it before its time, if several processes train."""
+    if fabric.world_size == 1 and not launched().launch:
+        yield
+        return
+    count, restarts = fabric.world_size, launched().restarts
+    if fabric.is_global_zero:
+        again = f", started again ({restarts})" if restarts else ""
+        begun = f"{count} processes begin" if not call.start else f"{count} processes go on after step {call.start}"
+        call.folder.note_event(begun + again)
+    try:
+        yield
+    except Exception as error:
+        what = " ".join(str(error).split())[:300] or type(error).__name__
+        after = f"after step {max(journal.step, call.start)}"
+        call.folder.note_event(f"process {fabric.global_rank} of {count} gives up {after}: {what}")
+        raise
+    if fabric.is_global_zero:
+        call.folder.note_event(f"{count} processes end after step {max(journal.step, call.start)}")
 
 
 def _begin(task: Task, data: Batches, call: FitCall, fabric: Fabric) -> None:
@@ -149,7 +188,7 @@ def _cleaned_up(fabric: Fabric, task: Task, journal: _Journal) -> Iterator[None]
     try:
         yield
     except BaseException:
-        _end_children(fabric)
+        end_children(fabric)
         raise
     finally:
         journal.close()
@@ -245,9 +284,10 @@ def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
 class _Journal:
     """The log and the progress of a run, in the first process, and its speed."""
 
-    def __init__(self, call: FitCall, first: bool) -> None:
-        self.call, self.first = call, first
+    def __init__(self, call: FitCall, first: bool, several: bool) -> None:
+        self.call, self.first, self.several = call, first, several
         self.seconds = self.per_second = 0.0
+        self.step = 0
         self._log: Log = NoLog()
         if first:
             if not call.start:  # a fresh start: an older run must not be resumed from here on
@@ -260,7 +300,10 @@ class _Journal:
         """Count an update, measure the time, and now and then show both."""
         settings = self.call.settings
         self._updates += 1
-        self.seconds = time.monotonic() - self._start_time
+        self.step = step
+        before, self.seconds = self.seconds, time.monotonic() - self._start_time
+        if self.several and self.first and self._updates > 1 and self.seconds - before > _PAUSE:
+            self.call.folder.note_event(f"step {step} took {self.seconds - before:.0f} s: it waited for a process")
         self.per_second = self._updates * settings.batch_size * settings.accumulate / max(self.seconds, 1e-9)
         if self._progress.due or step == settings.steps:
             self._progress.show(step, f"loss {float(numbers['loss']):.4f}  {self.per_second:.0f} samples/s")
@@ -288,67 +331,3 @@ class _Journal:
     def close(self) -> None:
         """Close the log."""
         self._log.close()
-
-
-def _placed(running: Running, task: Task) -> tuple[str, int | str | list[int]]:
-    """Lightning's accelerator and devices."""
-    device = choose_device(running.device, kinds=_TRAINABLE, needs_float64=task.needs_float64, use="training")
-    if device.index is None:
-        return device.type, running.devices
-    if running.devices not in (1, "auto"):
-        kind = device.type
-        raise Problem(f"device {device} is one, and devices is {running.devices}. Take device {kind}, or one device.")
-    return device.type, [device.index]
-
-
-def _fabric(running: Running, task: Task) -> Fabric:
-    """Fabric with these options; a Problem of one line if it refuses them."""
-    accelerator, devices = _placed(running, task)
-    try:
-        with _quiet():
-            warnings.filterwarnings("ignore", message=".*fp16 is not supported on CPU")  # refused below
-            fabric = Fabric(
-                accelerator=accelerator,
-                strategy=running.strategy,
-                devices=devices,
-                num_nodes=running.num_nodes,
-                precision=running.precision,
-            )
-    except (MisconfigurationException, ValueError, TypeError) as error:
-        raise Problem(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
-    if running.precision == "16-mixed" and fabric.device.type == "cpu":  # Fabric only warns, and uses bf16-mixed
-        raise Problem("precision 16-mixed needs a GPU, and this runs on a CPU. Take bf16-mixed or 32-true.")
-    if not isinstance(fabric.strategy, SingleDeviceStrategy | DDPStrategy):
-        raise Problem(f"strategy {running.strategy} shares the weights out, and checkpoints hold them whole. Take ddp.")
-    return fabric
-
-
-def _launch(fabric: Fabric, running: Running) -> None:
-    """Start the other processes of this machine, if there are any and a launcher such as torchrun has not."""
-    if running.strategy in ("ddp_spawn", "ddp_fork", "ddp_notebook"):
-        raise Problem(f"strategy {running.strategy} trains a copy of the model. Take ddp, in a script.")
-    fabric.launch()
-
-
-def _end_children(fabric: Fabric) -> None:
-    """Kill the processes that Fabric started: they would wait for this one for ever."""
-    for process in getattr(fabric.strategy.launcher, "procs", ()):
-        process.kill()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the log messages and warnings of Lightning."""
-    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]  # Fabric uses both
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PossibleUserWarning)
-            warnings.filterwarnings("ignore", category=DeprecationWarning)
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from regard import _plain
+from regard._problem import Problem
+from regard._ranks import launched
 from regard.training._device import DEVICE_HELP, DEVICE_NAMES, check_device_name
 from regard.training._setting import setting
 
@@ -30,6 +32,7 @@ class FitSettings:
     `schedule`: from a step, counted from 0, to the factor of the learning rates; default constant 1.
     `accumulate`: batches per update; default 1.
     `clip`: the largest norm of the gradient; default None, not clipped.
+    `norm_processes`: processes that share the statistics of batch norms; default 0, all.
 
     >>> FitSettings(steps=500, batch_size=64).accumulate
     1
@@ -41,9 +44,11 @@ class FitSettings:
     schedule: Callable[[int], float] = constant
     accumulate: int = 1
     clip: float | None = None
+    norm_processes: int = 0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
+        _plain.count("norm_processes", self.norm_processes, at_least=0)
         for name in ("steps", "batch_size", "accumulate"):
             _plain.count(name, getattr(self, name))
         if self.clip is not None:
@@ -81,6 +86,9 @@ class Running:
         parse=str,
         suggest=("32-true", "bf16-mixed", "16-mixed"),
     )
+    timeout: float = setting(
+        "Seconds for which a process waits for the others before it ends, so that torchrun can start all again.", 1800.0
+    )
     workers: int = setting("Processes that load data, for each that trains.", 0, at_least=0)
     log: Literal["csv", "tensorboard", "none"] = setting("Format of the log.", "csv")
     log_every: int = setting("Steps between lines of the log.", 10, at_least=1)
@@ -94,11 +102,21 @@ class Running:
         """Check the numbers and the name of the device; Lightning checks its own."""
         check_device_name(self.device)
         _plain.count("num_nodes", self.num_nodes)
+        _plain.number("timeout", self.timeout, above=0)
         _plain.count("workers", self.workers, at_least=0)
         _plain.count("log_every", self.log_every)
         if self.checkpoint_every is not None:
             _plain.count("checkpoint_every", self.checkpoint_every)
         _plain.choice("log", self.log, ("csv", "tensorboard", "none"))
+
+    @property
+    def resumes(self) -> bool:
+        """Whether to resume; a Problem if not, where torchrun may start the processes again, which must resume."""
+        if not self.resume and launched().may_restart:
+            raise Problem(
+                "--fresh would begin anew after each restart by torchrun. Remove the folder, then run without."
+            )
+        return self.resume
 
     @property
     def steps_between_checkpoints(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from regard._files import disk_in_words
 from regard._lock import writing_to
 from regard._problem import Problem
+from regard._ranks import launched
 from regard.training import Running
 from regard.training._device import choose_device
 from regard.vqa.accuracy import Accuracy
@@ -29,8 +31,10 @@ from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
 from regard.vqa.needs import Need, check_features, check_splits
 from regard.vqa.own import TRAIN
+from regard.vqa.provenance import training_data
 from regard.vqa.read import check_answers, read_questions
 from regard.vqa.settings import TrainSettings
+from regard.vqa.shared_jobs import JobQueue, share_jobs
 from regard.vqa.store import Run, load_run
 from regard.vqa.tables import cell, table
 
@@ -189,6 +193,7 @@ def compare_kinds(
     regions: Path | None = None,
     faithfulness: int = 0,
     hide: HideName | None = None,
+    shared: bool = False,
 ) -> Comparison:
     """Train every kind with every seed, evaluate each on `test`, and write `results.json`; rerun to resume.
 
@@ -209,14 +214,18 @@ def compare_kinds(
     `regions`: the folder of the masks, as `read_questions` takes it; default None.
     `faithfulness`: hide cells for so many questions of `test`, with the attention of each run; default 0, not.
     `hide`: how, as in `regard.vqa.hiding.choose_hiding`; default None.
+    `shared`: share the runs with other processes that make the same call, on this machine and others that see `out`
+        (`regard.vqa.shared_jobs`); default False. Always under torchrun.
     """
     needs = comparison_needs(test, unseen)
     check_splits(data, needs)
     if settings.patience is not None:
         raise Problem("a comparison trains without validation. Leave patience out, and set the number of epochs.")
     store = FeatureStore.open(features)
+    digests = []
     for need in needs:
         records = read_questions(data, need.split, pictures)
+        digests.append(training_data(records, store).digest)
         check_answers(records, data, need.use, need.option)
         check_features(store, records, data)
     folder = ComparisonFolder(out)
@@ -236,18 +245,37 @@ def compare_kinds(
     evaluate = partial(
         _evaluate_job, test=test, unseen=unseen, prices=tuple(prices), regions=regions, hidden=(faithfulness, hide)
     )
-    with writing_to(out), disk_in_words(out, lambda: "Finished runs are kept."):
-        for rows, found in run_jobs(jobs, evaluate, workers, progress):
-            for name, summary, unseen_summary in rows:
-                result.add(name, summary, unseen_summary)
-            if found is not None:
-                result.add_faithfulness(found)
+    ranks = launched()
+    several = shared or ranks.size > 1
+    if several and not jobs[0].running.resume:
+        raise Problem(f"several processes cannot start over: one would undo another's work. Remove {out}, then rerun.")
+    with nullcontext() if several else writing_to(out), disk_in_words(out, lambda: "Finished runs are kept."):
+        if several:
+            key = [digests, test, unseen, list(prices), None if regions is None else str(regions), faithfulness, hide]
+            queue = JobQueue(folder.queue, key)
+            results = share_jobs(jobs, partial(_as_json, evaluate=evaluate), queue, ranks, workers, progress)
+        else:
+            results = run_jobs(jobs, partial(_as_json, evaluate=evaluate), workers, progress)
+        for rows in results:
+            for name, summary, unseen_summary in rows["rows"]:
+                result.add(name, Summary.from_json(summary), unseen_summary and Summary.from_json(unseen_summary))
+            if rows["faithfulness"] is not None:
+                result.add_faithfulness(Faithfulness.from_json(rows["faithfulness"]))
         baselines(result, data, test, pictures)
         run = load_run(jobs[0].out.path)
         for name, means in blind_quality(_examples(jobs[0], run, test, regions), run.model.cells).items():
             result.add_quality(name, means)
         folder.write_results(result.to_json())
     return result
+
+
+def _as_json(job: Job, evaluate: Callable[[Job], Any]) -> dict[str, Any]:
+    """What `_evaluate_job` returns, as plain values: results cross a disk, or a pipe."""
+    rows, found = evaluate(job)
+    return {
+        "rows": [(name, one.to_json(), two and two.to_json()) for name, one, two in rows],
+        "faithfulness": found and found.to_json(),
+    }
 
 
 def comparison_needs(test: str, unseen: str | None) -> list[Need]:

@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.continuous.members import on_cpu
 from regard.training._device import sent
+from regard.training._together import Together
 from regard.vqa.accuracy import Accuracy, mean_accuracy
 from regard.vqa.attention_quality import AttentionQuality, concatenate, mixture_modes, quality_of
 from regard.vqa.examples import Examples
@@ -30,6 +31,17 @@ class Summary(NamedTuple):
     accuracy: Accuracy
     quality: Means
     components: dict[int, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, without the accuracy of each question."""
+        accuracy = {name: value for name, value in vars(self.accuracy).items() if name != "each"}
+        return {"accuracy": accuracy, "quality": self.quality, "components": self.components}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> Summary:
+        """The inverse of `to_json`; keys of JSON are text."""
+        components = {int(count): share for count, share in written["components"].items()}
+        return cls(Accuracy(**written["accuracy"], each={}), written["quality"], components)
 
 
 @dataclass(frozen=True)
@@ -64,9 +76,23 @@ def means_of(quality: AttentionQuality, questions: Sequence[Record]) -> Means:
     return {name: quality.mean(chosen) for name, chosen in strata.items() if bool(chosen.any())}
 
 
+class _Batch(NamedTuple):
+    """What is measured on a batch: the numbers of the answers, of components, and the quality of the attention."""
+
+    answers: list[int]
+    components: list[int]
+    quality: AttentionQuality | None
+
+
 @torch.no_grad()
 def evaluate_model(
-    model: MCAN, examples: Examples, answers: Answers, attention: str | Kind | None = None, *, batch: int = 256
+    model: MCAN,
+    examples: Examples,
+    answers: Answers,
+    attention: str | Kind | None = None,
+    *,
+    batch: int = 256,
+    group: Together | None = None,
 ) -> Evaluation:
     """Answer every example, and measure accuracy and attention quality.
 
@@ -75,31 +101,36 @@ def evaluate_model(
     `answers`: the model's vocabulary of answers.
     `attention`: the output attention of this evaluation; default the one that the model was trained with.
     `batch`: questions per forward pass; default 256.
+    `group`: processes that share the batches, and all return the whole; default None, this one alone.
     """
     kind, training = parse(attention or model.attention), model.training
     model.eval()
     device = next(model.parameters()).device
-    predictions: dict[int | str, str] = {}
-    parts: list[AttentionQuality] = []
-    components: Counter[int] = Counter()
+    group = group or Together()
+    starts = range(0, len(examples), batch)
+    measured: list[_Batch] = []
     try:
-        for start in range(0, len(examples), batch):
+        for start in group.shares(starts):
             indices = list(range(start, min(start + batch, len(examples))))
             inputs = examples.shared(indices)
             tensors = (sent(inputs[name], device) for name in ("features", "words", "rows"))
             scores, looked = model(*tensors, attention=kind)
-            for i, best in zip(indices, scores.argmax(-1).tolist(), strict=True):
-                predictions[examples.questions[i].id] = answers.spelled[best]
             counts = mixture_modes(looked.density)
-            if counts is not None:
-                components.update(counts.tolist())
+            quality = None
             if examples.has_regions:
                 regions = examples.regions(indices)
                 cells = looked.weights.float().cpu().reshape(-1, *model.cells)
                 density = None if looked.density is None else on_cpu(looked.density)
-                parts.append(quality_of(cells, density, regions))
+                quality = quality_of(cells, density, regions)
+            modes = [] if counts is None else counts.tolist()
+            measured.append(_Batch(scores.argmax(-1).tolist(), modes, quality))
     finally:
         model.train(training)
+    batches = group.interleave(measured, len(starts))
+    best = [number for one in batches for number in one.answers]
+    predictions = {q.id: answers.spelled[number] for q, number in zip(examples.questions, best, strict=True)}
+    components = Counter(count for one in batches for count in one.components)
+    parts = [one.quality for one in batches if one.quality is not None]
     return Evaluation(
         str(kind),
         predictions,

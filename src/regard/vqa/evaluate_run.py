@@ -10,8 +10,8 @@ from typing import Any
 
 from regard._problem import Problem
 from regard.pictures import squeezed
-from regard.training._device import choose_device
 from regard.training._progress import duration
+from regard.training._together import Together
 from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import answer_baselines
 from regard.vqa.blind import blind_quality
@@ -45,7 +45,7 @@ def evaluate_run(
     changes: Mapping[str, Any] | None = None,
     faithfulness: int = 0,
     hide: HideName | None = None,
-    device: str = "cpu",
+    group: Together | None = None,
 ) -> str:
     """Evaluate a run on every split but the training one, and return the tables as text.
 
@@ -67,13 +67,13 @@ def evaluate_run(
         (`regard.vqa.faithfulness`), with every attention; default 0, not.
     `hide`: what takes the place of a hidden cell, as in `regard.vqa.hiding.choose_hiding`; default None: the mean
         colour of the picture, or if it or the backbone is not at hand the mean feature.
-    `device`: where model and backbone compute, as in `regard train`; default "cpu".
+    `group`: processes that share the work, of which the first writes; default None, this one alone.
     """
-    place = choose_device(device, needs_float64=True)
+    group = group or Together()
     run = load_run(model)
     if changes:
         run = changed_run(run, changes)
-    run.model.to(place)
+    run.model.to(group.device)
     trained_with = run.model.attention
     others = EVALUATED if attentions is None else (*map(parse, attentions), MixtureSelected())
     kinds = list(dict.fromkeys(map(str, (trained_with, *others))))
@@ -82,14 +82,14 @@ def evaluate_run(
     train = _training(Path(data), pictures)
     sizes = [len(records) * (len(kinds) if known else 1) for records, known in zip(splits, labelled, strict=True)]
     steps = _Steps(sum(sizes), progress)
-    stores = [_store_for(run, records, steps) for records in splits]  # all of them before anything is evaluated
+    stores = [_store_for(run, records, steps, group) for records in splits]  # all of them before anything is evaluated
     parts = []
     for records, known, store in zip(splits, labelled, stores, strict=True):
         examples = Examples(records, store, run.words, run.answers, run.model.settings.tokens)
         evaluations = {}
         for kind in kinds if known else [trained_with]:
             with steps.step(f"{records.name}, {kind}", len(records)):
-                evaluations[kind] = evaluate_model(run.model, examples, run.answers, kind)
+                evaluations[kind] = evaluate_model(run.model, examples, run.answers, kind, group=group)
         if known:
             title = f"== {records.name}: {len(examples)} questions, trained with {trained_with}"
             if changes:
@@ -102,7 +102,7 @@ def evaluate_run(
             if faithfulness:
                 hiding = choose_hiding(run, examples.records, store, hide)
                 found = measure_faithfulness(
-                    run.model, examples, hiding, kinds, questions=faithfulness, progress=steps.say
+                    run.model, examples, hiding, kinds, questions=faithfulness, progress=steps.say, group=group
                 )
                 parts.append(faithfulness_table(found))
         else:
@@ -112,7 +112,7 @@ def evaluate_run(
             parts.append(f"Not new to it: {seen} of {len(names)} pictures have names that it was trained on.")
         if examples.records.skipped:
             parts.append(str(examples.records.skipped))
-        if out is not None:
+        if out is not None and group.first:
             if known:
                 results = Results.of(records.name, evaluations).with_baselines(records.name, accuracies, blind)
                 results.with_faithfulness(records.name, found).write(Path(out))
@@ -204,11 +204,11 @@ def _whole(splits: list[Records], data: Path) -> list[Records]:
     return splits
 
 
-def _store_for(run: Run, records: Records, steps: _Steps) -> FeatureStore:
+def _store_for(run: Run, records: Records, steps: _Steps, group: Together) -> FeatureStore:
     """The features of the training if they have all pictures of the records, else newly made ones."""
     needed = {record.picture for record in records.records}
     folder = run.folder.read_features()
-    if folder is not None and (folder / "store.json").is_file():
+    if folder is not None and FeatureStore.is_in(folder):
         store = FeatureStore.open(folder, expected=run.features)
         if needed <= set(store.names):
             return store
@@ -217,4 +217,5 @@ def _store_for(run: Run, records: Records, steps: _Steps) -> FeatureStore:
     if warning := squeezed(pictures.values()):
         steps.say(f"Warning: {warning}")
     steps.say(f"{records.name}: features of {len(pictures)} pictures, into {place}")
-    return make_features(place, pictures, run.load_backbone(), stages=run.features.stages)[0]
+    backbone = run.load_backbone().to(group.device)
+    return make_features(place, pictures, backbone, stages=run.features.stages, group=group)[0]

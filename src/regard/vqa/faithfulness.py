@@ -23,6 +23,7 @@ from torch import Tensor
 from regard import _check
 from regard.training import generator
 from regard.training._progress import duration
+from regard.training._together import Together
 from regard.vqa.blind import centred_blob
 from regard.vqa.examples import Examples
 from regard.vqa.hiding import Hiding
@@ -163,6 +164,7 @@ def measure_faithfulness(
     questions: int = 100,
     steps: int = CURVE_STEPS,
     progress: Callable[[str], None] | None = None,
+    group: Together | None = None,
 ) -> dict[str, Faithfulness]:
     """Hide cells of the pictures of some questions, and follow the answers, for several kinds of output attention.
 
@@ -178,30 +180,34 @@ def measure_faithfulness(
     `questions`: at most so many, spread evenly over the examples; default 100.
     `steps`: of the curves; default 8.
     `progress`: called with a line that says how long it takes, once the first picture is done; default None.
+    `group`: processes that share the pictures, and all return the whole; default None, this one alone.
     """
     parsed = list(dict.fromkeys(map(parse, kinds)))
     chosen = range(0, len(examples), max(1, len(examples) // _check.count("questions", questions)))[:questions]
     by_picture: dict[str, list[int]] = {}
     for i in chosen:
         by_picture.setdefault(examples.questions[i].picture, []).append(i)
-    found: dict[Kind, list[Tensor]] = {kind: [] for kind in parsed}
+    group = group or Together()
+    followed: list[list[Tensor]] = []  # for each picture of this process: its questions, each with all kinds
     training = model.training
     model.eval()
     start = time.monotonic()
     try:
-        for number, (picture, indices) in enumerate(by_picture.items()):
+        for number, (picture, indices) in enumerate(group.shares(by_picture.items())):
             seen = _Hidden(model, hide, picture, steps)
-            for i in indices:
-                for kind in parsed:
-                    found[kind].append(seen.scores(examples.words[i], kind))
+            followed.append([seen.scores(examples.words[i], kind) for i in indices for kind in parsed])
             if progress and number == 0:
                 asked = f"{len(chosen)} questions about {len(by_picture)} pictures"
-                seconds = (time.monotonic() - start) / len(indices) * len(chosen)
+                seconds = (time.monotonic() - start) / len(indices) * len(chosen) / group.size
                 progress(f"hiding cells {hide.about}: {asked}, {len(parsed)} attentions: about {duration(seconds)}")
     finally:
         model.train(training)
     names = [picture for picture, indices in by_picture.items() for _ in indices]
-    return {str(kind): _summary(str(kind), torch.stack(found[kind]), names, hide.about, steps) for kind in parsed}
+    found = [scores for one in group.interleave(followed, len(by_picture)) for scores in one]
+    return {
+        str(kind): _summary(str(kind), torch.stack(found[number :: len(parsed)]), names, hide.about, steps)
+        for number, kind in enumerate(parsed)
+    }
 
 
 class _Hidden:

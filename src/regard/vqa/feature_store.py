@@ -6,6 +6,8 @@ A store is a folder:
     origins.bin     for each row the size, the time and a hash of its picture: `regard.vqa.origins`
     state.bin       a byte per row: 0 not made yet, 1 made, 2 the picture cannot be read
     store.json      names and paths of the pictures in the order of the rows, shape, and the `FeatureDescription`
+
+or, if several processes have made it, a manifest of such folders: `regard.vqa.manifest`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from regard._problem import Problem
 from regard.vqa.description import FeatureDescription
+from regard.vqa.manifest import Manifest
 from regard.vqa.origins import ORIGIN, Origin, from_row
 from regard.vqa.rows import RowReader
 
@@ -50,11 +53,30 @@ class FeatureStore:
     shape: tuple[int, int, int]  # height, width, D
     description: FeatureDescription
     paths: tuple[str, ...] = ()  # where each picture was read from; "" if it was a tensor; none in older stores
+    parts: tuple[FeatureStore, ...] = ()  # the stores that have the rows, one after the other; none: it has them itself
 
     @classmethod
     def open(cls, folder: Path | str, expected: FeatureDescription | None = None) -> FeatureStore:
         """The store in a folder; a Problem that names the difference if its features are not the `expected` ones."""
         folder = Path(folder)
+        places = Manifest.read(folder).places
+        if not places:
+            return cls.open_part(folder, expected)
+        parts = tuple(cls.open_part(place, expected) for place in places)
+        if len({(part.shape, part.description) for part in parts}) > 1:
+            raise Problem(f"the parts of {folder} are of different backbones. Make them again: regard features --fresh")
+        names = tuple(name for part in parts for name in part.names)
+        paths = tuple(path for part in parts for path in part.paths)
+        return cls(folder, names, parts[0].shape, parts[0].description, paths, parts)
+
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Whether a folder has a store, whole or not."""
+        return any((folder / name).is_file() for name in ("store.json", "manifest.json"))
+
+    @classmethod
+    def open_part(cls, folder: Path, expected: FeatureDescription | None = None) -> FeatureStore:
+        """As `open`, of a folder that has rows itself."""
         try:
             content = json.loads((folder / "store.json").read_text())
             names, paths = tuple(content["names"]), tuple(content.get("paths", ()))
@@ -100,11 +122,15 @@ class FeatureStore:
     @cached_property
     def state(self) -> numpy.ndarray[Any, numpy.dtype[numpy.uint8]]:
         """The byte of each row, as on disk when first read."""
+        if self.parts:
+            return numpy.concatenate([part.state for part in self.parts])
         return numpy.fromfile(self.state_file, dtype=numpy.uint8, count=len(self.names))
 
     @cached_property
     def origins(self) -> list[Origin]:
         """What each row was made from, as on disk when first read; unknown in older stores."""
+        if self.parts:
+            return [origin for part in self.parts for origin in part.origins]
         rows = numpy.fromfile(self.origins_file, ORIGIN, len(self.names)) if self.origins_file.is_file() else ()
         known = [from_row(row) for row in rows]
         return known + [Origin()] * (len(self.names) - len(known))
@@ -119,8 +145,17 @@ class FeatureStore:
 
     def __getitem__(self, names: Sequence[str]) -> Tensor:
         """Rows, (len(names), h, w, D) float32."""
+        if self.parts:
+            return self._from_parts(names)
         rows = self._rows.read([self.numbers[name] for name in names])
         return torch.from_numpy(rows.astype(numpy.float32)).reshape(len(names), *self.shape)
+
+    def _from_parts(self, names: Sequence[str]) -> Tensor:
+        rows = torch.empty(len(names), *self.shape)
+        for part in self.parts:
+            if mine := [i for i, name in enumerate(names) if name in part.numbers]:
+                rows[mine] = part[[names[i] for i in mine]]
+        return rows
 
     def sample(self, count: int) -> Tensor:
         """At most `count` rows spread evenly over the store, (<= count, h, w, D), for statistics."""

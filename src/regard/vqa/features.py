@@ -16,9 +16,11 @@ from regard._problem import Problem
 from regard._stop import Stop
 from regard.backbones import Backbone, fingerprint, load_backbone, make_backbone, save_backbone
 from regard.backbones._known import SMALL_SIZES
+from regard.training._together import Together
 from regard.vqa.description import FeatureDescription
 from regard.vqa.feature_store import FeatureStore as FeatureStore
 from regard.vqa.filling import empty_store, make_rows, start_store, waiting_rows
+from regard.vqa.manifest import HERE, Manifest
 from regard.vqa.records import Skipped
 
 _COMMIT = 2.0  # seconds between commits: each waits for the disk
@@ -36,6 +38,7 @@ def make_features(
     progress: Callable[[int, int], None] | None = None,
     untrained: bool = False,
     fresh: bool = False,
+    group: Together | None = None,
 ) -> tuple[FeatureStore, Skipped]:
     """Run a backbone once over pictures and store the grids; return the store, and notes on unreadable pictures.
 
@@ -52,6 +55,8 @@ def make_features(
     `progress`: called after each batch with the pictures done and to do; default None.
     `untrained`: whether the backbone's weights are random, for the description; default False.
     `fresh`: start over, whatever the folder has; default False.
+    `group`: processes that share the work: each makes rows of its own in a part of the folder (`regard.vqa.manifest`),
+        which is read as one store; all need the same pictures and see the same disk. Default None, this one alone.
 
     >>> import tempfile
     >>> from regard.backbones import make_backbone
@@ -63,12 +68,57 @@ def make_features(
     """
     folder = Path(folder)
     check_pictures(pictures, folder)
-    device = next(backbone.parameters()).device
-    batch = batch or (_CPU_BATCH if device.type == "cpu" else _GPU_BATCH)
+    group = group or Together()
     training = backbone.training
     backbone.eval()
     skipped = Skipped()
-    made = 0
+    description = FeatureDescription.of(backbone, name, stages, untrained)
+    try:
+        with writing_to(folder), disk_in_words(folder):
+            parts = group.first_says(_plan(folder, pictures, group, fresh) if group.first else None)
+            for place, names in group.shares(parts):
+                mine = pictures if names is None else {name: pictures[name] for name in names if name in pictures}
+                empty = empty_store(folder / place, backbone, description)
+                _fill(empty, mine, backbone, batch, progress, skipped, fresh and names is None)
+            skipped.notes[:] = [note for notes in group.gather(skipped.notes) for note in notes]
+    finally:
+        backbone.train(training)
+    return FeatureStore.open(folder), skipped
+
+
+def _plan(
+    folder: Path, pictures: Mapping[str, Path | Tensor], group: Together, fresh: bool
+) -> list[tuple[str, tuple[str, ...] | None]]:
+    """The folders to fill with the names of their pictures; None for all, where one process makes a store alone."""
+    manifest = Manifest.read(folder)
+    if fresh:
+        manifest.remove()
+        manifest = Manifest(folder)
+    if group.size == 1 and not manifest.parts:
+        return [(HERE, None)]
+    here: tuple[str, ...] = ()
+    if not manifest.parts and (folder / "store.json").is_file():
+        if fresh:
+            (folder / "store.json").unlink()
+        else:
+            here = FeatureStore.open_part(folder).names
+    manifest = manifest.with_names(pictures, group.size, here)
+    manifest.write()
+    return list(manifest.parts)
+
+
+def _fill(
+    store: FeatureStore,
+    pictures: Mapping[str, Path | Tensor],
+    backbone: Backbone,
+    batch: int | None,
+    progress: Callable[[int, int], None] | None,
+    skipped: Skipped,
+    fresh: bool,
+) -> None:
+    """Make the rows that a part lacks; `store` is an empty one with its folder."""
+    folder, made = store.folder, 0
+    batch = batch or (_CPU_BATCH if next(backbone.parameters()).device.type == "cpu" else _GPU_BATCH)
 
     def kept() -> str:
         size = len(pictures) * store.width * 2
@@ -76,27 +126,23 @@ def make_features(
             f" {made} of them are kept." if made else ""
         )
 
-    try:
-        store = empty_store(folder, backbone, FeatureDescription.of(backbone, name, stages, untrained))
-        with writing_to(folder), disk_in_words(folder, kept), Stop() as stop:
-            store, writer = start_store(store, pictures, fresh)
-            with closing(writer), writer:
-                waiting = waiting_rows(store, pictures, skipped)
-                committed = time.monotonic()
-                for start in range(0, len(waiting), batch):
-                    part = waiting[start : start + batch]
-                    make_rows(store, [(row, pictures[store.names[row]]) for row in part], backbone, writer, skipped)
-                    if stop.requested or time.monotonic() - committed > _COMMIT:
-                        writer.commit()
-                        committed, made = time.monotonic(), start + len(part)
-                    if progress:
-                        progress(start + len(part), len(waiting))
-                    if stop.requested:
-                        stop.kept = f"{start + len(part)} of {len(waiting)} pictures are kept in {folder}"
-                        break
-    finally:
-        backbone.train(training)
-    return FeatureStore.open(folder), skipped
+    with disk_in_words(folder, kept), Stop() as stop:
+        folder.mkdir(parents=True, exist_ok=True)
+        store, writer = start_store(store, pictures, fresh)
+        with closing(writer), writer:
+            waiting = waiting_rows(store, pictures, skipped)
+            committed = time.monotonic()
+            for start in range(0, len(waiting), batch):
+                part = waiting[start : start + batch]
+                make_rows(store, [(row, pictures[store.names[row]]) for row in part], backbone, writer, skipped)
+                if stop.requested or time.monotonic() - committed > _COMMIT:
+                    writer.commit()
+                    committed, made = time.monotonic(), start + len(part)
+                if progress:
+                    progress(start + len(part), len(waiting))
+                if stop.requested:
+                    stop.kept = f"{start + len(part)} of {len(waiting)} pictures are kept in {folder}"
+                    break
 
 
 def check_pictures(pictures: Mapping[str, Path | Tensor], folder: Path) -> None:

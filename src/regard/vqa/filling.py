@@ -39,7 +39,7 @@ def start_store(
     if fresh:
         (empty.folder / "store.json").unlink(missing_ok=True)
     elif (empty.folder / "store.json").is_file():
-        store = FeatureStore.open(empty.folder, expected=empty.description)
+        store = FeatureStore.open_part(empty.folder, expected=empty.description)
     names = (*store.names, *(name for name in pictures if name not in store.numbers))
     places = dict(zip(store.names, store.paths, strict=False))
     places |= {n: "" if isinstance(p, Tensor) else str(p.absolute()) for n, p in pictures.items()}
@@ -58,14 +58,14 @@ def start_store(
         with replacing(store.folder / "store.json") as beside:
             beside.write_text(json.dumps(content))
     moved = frozenset(n for n, before in zip(store.names, store.paths, strict=False) if places[n] != before)
-    opened_store = FeatureStore.open(store.folder)
+    opened_store = FeatureStore.open_part(store.folder)
     writer = RowWriter(store.features_file, store.origins_file, store.state_file, store.width * 2)
     try:
         _mark_changes(opened_store, pictures, moved, writer)
     except BaseException:
         writer.close()
         raise
-    return FeatureStore.open(store.folder), writer
+    return FeatureStore.open_part(store.folder), writer
 
 
 def _mark_changes(

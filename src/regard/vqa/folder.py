@@ -220,6 +220,11 @@ class ComparisonFolder:
         return AnsweringFolder(self.path / f"{kind}-{seed}")
 
     @property
+    def queue(self) -> Path:
+        """The folder of what several processes share: leases and results of runs."""
+        return self.path / "queue"
+
+    @property
     def results(self) -> Path:
         """The file with all numbers."""
         return self.path / "results.json"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from regard._problem import Problem
+from regard._ranks import alone
 from regard._workers import run_parallel
 from regard.training import Running
 from regard.training._data import DataDescription
@@ -58,7 +59,7 @@ def run_jobs(
             progress(sum(job.out.share() for job in jobs) / len(jobs))
 
     kept = f"the last steps are kept in {jobs[0].out.path.parent}"
-    with _allocator_keeps_memory():
+    with _allocator_keeps_memory(), alone():
         return run_parallel(partial(_run, then=then), jobs, workers, look=look, kept=kept)
 
 

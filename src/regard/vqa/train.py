@@ -12,12 +12,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard._files import disk_in_words
-from regard._lock import is_first, writing_to
+from regard._lock import writing_to
 from regard._problem import Problem
+from regard._ranks import is_first
 from regard.backbones import Backbone, load_backbone, save_backbone
 from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fit, muon_groups
 from regard.training._data import DataDescription
 from regard.training._device import choose_device, computing_on
+from regard.training._together import current
 from regard.vqa.description import FeatureDescription
 from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples, Grouped
@@ -201,14 +203,16 @@ def train(
 
     def evaluated(part: Examples) -> Evaluation:
         with computing_on(task.model, device):
-            return evaluate_model(task.model, part, answers)
+            return evaluate_model(task.model, part, answers, group=current())
 
     if running.checkpoint_every is None:
         running = replace(running, checkpoint_every=min(per_epoch, 500))
     with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
-        fresh = _begin(folder, data, resume=running.resume)
-        _write_beginning(folder, task, store, (words, answers), records, fresh=fresh)
-        folder.write_steps(steps)
+        fresh = _begin(folder, data, resume=running.resumes)
+        if is_first():
+            folder.write_data(data)
+            _write_beginning(folder, task, store, (words, answers), records, fresh=fresh)
+            folder.write_steps(steps)
         stopping = _EarlyStopping(folder, settings.patience, per_epoch)
         if settings.patience is None or validated is None:
             fitted = fit(task, samples, fit_settings, out=folder.path, running=running)
@@ -223,9 +227,9 @@ def train(
                     stopping.add(epoch, evaluated(validated).accuracy.overall)
                 if stopping.due:
                     break
-        if backbone is not None:
+        if backbone is not None and is_first():
             save_backbone(backbone, folder.backbone)
-        if validation is not None and (fresh or not folder.samples.is_dir()):
+        if is_first() and validation is not None and (fresh or not folder.samples.is_dir()):
             keep_samples(folder, validation)
     evaluation = evaluated(validated) if validated else None
     return Trained(folder.path, fitted, evaluation, stopping.due, _skipped(examples, validated))
@@ -238,7 +242,6 @@ def _begin(folder: AnsweringFolder, data: DataDescription, *, resume: bool) -> b
         folder.begin_afresh()
     elif not fresh:
         folder.check_data(data)
-    folder.write_data(data)
     return fresh
 
 
@@ -284,7 +287,8 @@ class _EarlyStopping:
 
     def add(self, epoch: int, score: float) -> None:
         self.scores[epoch] = score
-        self.folder.write_validation(self.scores)
+        if is_first():
+            self.folder.write_validation(self.scores)
 
     @property
     def due(self) -> bool:
