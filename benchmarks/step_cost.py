@@ -10,8 +10,8 @@ buckets; exchanges of norms and codes stand in its way.
 Measured are runs of `regard pretrain`, each process in a namespace, with links that hold every frame for a while
 (`tools/network.py`). Computing is what one process alone takes for its part of the batch, more processes than cores
 take turns. A message of gloo is two trips, as the receiver says that it is ready before the sender sends; a trip is
-half a round trip of TCP, measured in that network, and what the software adds to a message is fitted to one run, that of
-two processes without delay. The other runs are predicted.
+half a round trip of TCP, measured in that network, and what the software adds to a message is fitted to one run, that
+of two processes without delay. The other runs are predicted.
 """
 
 from __future__ import annotations

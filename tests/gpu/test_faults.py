@@ -18,9 +18,9 @@ import regard
 from regard import gpu, native
 from regard.continuous import quadrature
 from regard.gpu import (
-    _attention_backward,
-    _attention_forward,
-    _attention_tiles,
+    _attention_backward_kernels,
+    _attention_forward_kernels,
+    _attention_tile_kernels,
     _chord_kernels,
     _row_kernels,
     _transport_kernels,
@@ -205,7 +205,12 @@ def test_without_a_fault_nothing_is_found():
 
 @pytest.mark.parametrize("fault", ATTENTION)
 def test_faults_of_attention(fault, tmp_path, monkeypatch):
-    planted((_attention_tiles, _attention_forward, _attention_backward), *ATTENTION[fault], tmp_path, monkeypatch)
+    planted(
+        (_attention_tile_kernels, _attention_forward_kernels, _attention_backward_kernels),
+        *ATTENTION[fault],
+        tmp_path,
+        monkeypatch,
+    )
     assert found(lambda: attention_is_right(fault))
 
 

@@ -79,7 +79,7 @@ def tiles_for(dtype: torch.dtype, width: int, keys: int) -> Tiles:
 
 def attend_forward(q: Tensor, k: Tensor, v: Tensor, case: Case) -> SparseResult:
     """The context of queries (B, H, Lq, d), keys (B, H, Lk, d) and values (B, H, Lk, dv), in any layout."""
-    from regard.gpu import _attention_forward
+    from regard.gpu import _attention_forward_kernels
 
     batch, heads, queries, _ = q.shape
     keys, width = k.shape[-2], v.shape[-1]
@@ -94,7 +94,7 @@ def attend_forward(q: Tensor, k: Tensor, v: Tensor, case: Case) -> SparseResult:
     result = SparseResult(context, threshold, share, active)
     with device_of(q):
         if size.short:
-            _attention_forward.attend_short_rows[grid](
+            _attention_forward_kernels.attend_short_rows[grid](
                 *tensors,
                 *result,
                 *_sizes(q, k, case),
@@ -104,7 +104,7 @@ def attend_forward(q: Tensor, k: Tensor, v: Tensor, case: Case) -> SparseResult:
             )
             return result
         near = q.new_empty(active.shape, dtype=torch.float32)
-        _attention_forward.attend_tile[grid](
+        _attention_forward_kernels.attend_tile[grid](
             *tensors,
             *result[:3],
             near,
@@ -139,7 +139,7 @@ def attend_backward(
     biased: bool = False,
 ) -> SparseGradients:
     """The gradients. `learned`: also in the alphas. `biased`: also in the bias."""
-    from regard.gpu import _attention_backward
+    from regard.gpu import _attention_backward_kernels
 
     batch, heads, queries, _ = q.shape
     size = tiles_for(q.dtype, max(q.shape[-1], v.shape[-1]), k.shape[-2])
@@ -151,7 +151,7 @@ def attend_backward(
     solved = grad.contiguous(), *result[1:]
     sizes = _sizes(q, k, case)
     with device_of(q):
-        _attention_backward.attend_backward_queries[(tiles_q, batch * heads)](
+        _attention_backward_kernels.attend_backward_queries[(tiles_q, batch * heads)](
             *tensors,
             *solved,
             dq,
@@ -163,7 +163,7 @@ def attend_backward(
             num_warps=size.of_queries,
             num_stages=2,
         )
-        _attention_backward.attend_backward_keys[(tiles_k, batch * heads)](
+        _attention_backward_kernels.attend_backward_keys[(tiles_k, batch * heads)](
             *tensors,
             *solved,
             centre,
@@ -181,7 +181,7 @@ def attend_backward(
         pairs = all(n > 1 for n in case.bias.shape[-2:])
         # That of pairs is as large as the bias itself. The others are sums, which are rounded once, in the end.
         dbias = torch.empty(shape, dtype=case.bias.dtype if pairs else torch.float32, device=q.device)
-        _attention_backward.attend_backward_bias[grid](
+        _attention_backward_kernels.attend_backward_bias[grid](
             *tensors,
             *solved,
             centre,

@@ -6,7 +6,7 @@ One program writes each entry, in an order of sums that is fixed: there are no a
 import triton
 import triton.language as tl
 
-from regard.gpu._attention_tiles import head_of, parts_of_tile, scores_of_tile, solved_rows, store_rows, tile
+from regard.gpu._attention_tile_kernels import head_of, parts_of_tile, scores_of_tile, solved_rows, store_rows, tile
 from regard.gpu._numbers import bend_of
 
 

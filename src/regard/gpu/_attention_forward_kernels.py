@@ -12,7 +12,7 @@ Short rows: all scores of a tile of queries stay in registers.
 import triton
 import triton.language as tl
 
-from regard.gpu._attention_tiles import head_of, scores_of_tile, store_rows, tile
+from regard.gpu._attention_tile_kernels import head_of, scores_of_tile, store_rows, tile
 from regard.gpu._numbers import BY_EDGE, BY_LOG, IS_ENTMAX15, IS_SPARSEMAX, newton, parts_of
 
 KEPT_OF_GROUP = tl.constexpr(4)  # scores of a group that stay in registers
