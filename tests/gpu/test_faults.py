@@ -22,6 +22,8 @@ from regard.gpu import (
     _attention_forward_kernels,
     _attention_tile_kernels,
     _chord_kernels,
+    _long_row_kernels,
+    _row_backward_kernels,
     _row_kernels,
     _transport_kernels,
 )
@@ -216,7 +218,7 @@ def test_faults_of_attention(fault, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("fault", ROWS)
 def test_faults_of_rows(fault, tmp_path, monkeypatch):
-    planted((_row_kernels,), *ROWS[fault], tmp_path, monkeypatch)
+    planted((_row_kernels, _long_row_kernels, _row_backward_kernels), *ROWS[fault], tmp_path, monkeypatch)
     assert found(rows_are_right)
 
 

@@ -169,6 +169,8 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path, limited_files):
         if step == 10:
             import resource
 
+            while not (stopped / "checkpoints" / "step-00000008").exists():  # a thread writes it
+                time.sleep(0.01)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     told = r"no space is left on the disk of .*full\. Step 8 is kept\. Make space, then rerun"

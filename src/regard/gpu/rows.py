@@ -60,7 +60,7 @@ def entmax_forward(s: Tensor, mask: Tensor | None, alphas: Tensor | None, number
     `mask`: boolean, broadcasts to `s`, or None.
     `alphas`: broadcasts to `s` with size 1 on the last axis, or None; `number` is the alpha then.
     """
-    from regard.gpu import _row_kernels
+    from regard.gpu import _long_row_kernels, _row_kernels
 
     rows = s.contiguous()
     p, n = torch.empty_like(rows), rows.shape[-1]
@@ -74,7 +74,7 @@ def entmax_forward(s: Tensor, mask: Tensor | None, alphas: Tensor | None, number
     alpha_rows, alpha_layout = (rows, (1,) * 5) if alphas is None else broadcast_rows(alphas, lead)
     long = n > IN_REGISTERS
     block = PASS if long else max(16, 1 << (n - 1).bit_length())
-    kernel = _row_kernels.entmax_long_row if long else _row_kernels.entmax_row
+    kernel = _long_row_kernels.entmax_long_row if long else _row_kernels.entmax_row
     launch = kernel[(rows.numel() // n,)]
     with device_of(s):
         launch(
@@ -102,7 +102,7 @@ def entmax_forward(s: Tensor, mask: Tensor | None, alphas: Tensor | None, number
 
 def entmax_backward(p: Tensor, grad: Tensor, alphas: Tensor | None, number: float) -> tuple[Tensor, Tensor]:
     """The gradient in the scores, and in the alpha of each row (empty if it is a number)."""
-    from regard.gpu import _row_kernels
+    from regard.gpu import _row_backward_kernels
 
     p, grad = p.contiguous(), grad.contiguous()
     d, n, lead = torch.empty_like(p), p.shape[-1], p.shape[:-1]
@@ -112,7 +112,7 @@ def entmax_backward(p: Tensor, grad: Tensor, alphas: Tensor | None, number: floa
     alpha_rows, alpha_layout = (p, (1,) * 5) if alphas is None else broadcast_rows(alphas, lead)
     long = n > (IN_REGISTERS if alphas is None else WITH_SLOPES)
     block = PASS if long else max(16, 1 << (n - 1).bit_length())
-    launch = _row_kernels.entmax_row_backward[(p.numel() // n,)]
+    launch = _row_backward_kernels.entmax_row_backward[(p.numel() // n,)]
     with device_of(p):
         launch(
             p,

@@ -22,6 +22,7 @@ class CheckpointWriter:
     `place`: the folder of the checkpoints.
 
     >>> import tempfile
+    >>> import torch
     >>> with tempfile.TemporaryDirectory() as folder, CheckpointWriter(Path(folder)) as writer:
     ...     writer.save(3, {"weight": torch.ones(2)}, {"extra": {}}, {"kind": "mine"})
     ...     writer.wait()
@@ -69,6 +70,7 @@ class CheckpointWriter:
 def copied(state: Any) -> Any:
     """A copy on the CPU of nested dictionaries, lists and tuples of tensors and plain values.
 
+    >>> import torch
     >>> x = torch.zeros(2)
     >>> y = copied({"a": [x, 3]})
     >>> _ = x.add_(1)
