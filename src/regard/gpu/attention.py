@@ -68,12 +68,14 @@ def tiles_for(dtype: torch.dtype, width: int, keys: int) -> Tiles:
     >>> tiles_for(torch.bfloat16, 64, 4096).queries, tiles_for(torch.bfloat16, 64, 197).queries
     (64, 16)
     """
+    hip = bool(torch.version.hip)
     if dtype == torch.float32:
         return Tiles(16, 32, 4, 4, 8)  # with more queries, products of float32 spill on sm_80; so do all short rows
     if keys <= SHORT_ROWS and width <= 64:
-        return Tiles(16, 32, 8, 4, 4, short=True)  # with 32 queries, or wider ones, the scores of 256 keys spill
-    if torch.version.hip and width > 64:
-        return Tiles(32, 32, 8, 8, 8)  # with 64 queries a learned alpha spills on gfx942
+        # With 32 queries, or wider ones, the scores of 256 keys spill; with 8 warps of 64 lanes a learned alpha does.
+        return Tiles(16, 32, 4 if hip else 8, 4, 4, short=True)
+    if width > 64:
+        return Tiles(32, 32, 8, 8, 4 if hip else 8)  # with 64 queries a learned alpha spills, on gfx942 and sm_80
     return Tiles(64, 32, 8, 8, 8)  # with 64 keys the gradient of the keys spills on sm_80
 
 
@@ -222,9 +224,10 @@ def _bias_grid(
     return (programs, b * h), h, (b, h, queries, keys)
 
 
-def _precision() -> str:
-    """Of products of float32. AMD's compiler has exact ones alone."""
-    return "ieee" if torch.version.hip else PRECISIONS[torch.get_float32_matmul_precision()]
+def _precision(case: Case, width: int) -> str:
+    """Of products of float32. AMD's compiler has exact ones alone; three of TF32 spill up to a width of 32."""
+    asked = case.precision or PRECISIONS[torch.get_float32_matmul_precision()]
+    return "ieee" if torch.version.hip or (asked == "tf32x3" and width <= 32) else asked
 
 
 def _sizes(q: Tensor, k: Tensor, case: Case) -> tuple[Any, ...]:
@@ -242,14 +245,16 @@ def _arguments(
     alphas = None if case.alphas is None else case.alphas.expand(batch, heads)
     others = mask, bias, alphas
     strides = tuple(x.stride() for x in (q, k, v)) + tuple((0,) * 4 if x is None else x.stride() for x in others)
-    options = {
+    # Without this, ptxas spills some bytes in order to run one more program beside others.
+    options: dict[str, Any] = {} if torch.version.hip else {"maxnreg": 255}
+    options |= {
         "D": width,
         "DV": v.shape[-1],
         "KIND": 3 if alphas is not None else kind_of(case.number),
         "HAS_MASK": mask is not None,
         "HAS_BIAS": bias is not None,
         "HAS_ALPHA": alphas is not None,
-        "PRECISION": case.precision or _precision(),
+        "PRECISION": _precision(case, max(width, v.shape[-1])),
         "BM": size.queries,
         "BN": size.keys,
         "BD": max(16, 1 << (width - 1).bit_length()),
