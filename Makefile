@@ -13,7 +13,8 @@
 # make release-all  the same with every Python from 3.11 that is found
 # make hf-models  try every architecture of transformers in a tiny model, and compare with docs/hf-models.md (some minutes)
 # make kills   kill long commands at some moments, run them again, and compare the results
-# make test-all   test, all of the core's tests as on other processors, kills, every architecture of transformers, notebooks, docs, the site in a browser, release
+# make s3      pretraining from an S3 server on the loopback beside the same shards on a disk (about two minutes)
+# make test-all   test, all of the core's tests as on other processors, kills, pretraining from S3, every architecture of transformers, notebooks, docs, the site in a browser, release
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -26,7 +27,7 @@ FUZZ_SECONDS ?= 300
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all test-torch hf-models lint types check kills fuzz load machines machines-all bench sanitize browser docs docs-both lock site-check \
+.PHONY: demo test test-all test-torch hf-models lint types check kills s3 fuzz load machines machines-all bench sanitize browser docs docs-both lock site-check \
   notebooks sdist wheel wheel-test release release-all clean
 
 # What the application needs is less than what its tests need.
@@ -49,6 +50,14 @@ check: $(READY) browser
 # Minutes of one core: commands that are killed and run again. `python tools/kills.py` tries more moments.
 kills: $(READY)
 	$(BIN)/pytest -ra tests/test_kills.py
+
+# moto serves the protocol of S3; it has an environment of its own, because it needs another botocore than s3fs.
+s3: $(READY) .s3/bin/moto_server
+	$(BIN)/python -m tools.s3 .s3/bin/moto_server
+
+.s3/bin/moto_server:
+	$(PYTHON) -m venv .s3
+	.s3/bin/python -m pip install --quiet 'moto[s3,server]==5.2.5'
 
 # What is found is printed with the number of its case, which `python -m tools.fuzz TARGET --case NUMBER` tries again.
 fuzz: $(FUZZ)
@@ -121,7 +130,7 @@ release-all:
 	$(PYTHON) tools/release.py wheel
 	$(PYTHON) tools/release.py test --every-python
 
-test-all: test machines-all kills hf-models notebooks site-check release
+test-all: test machines-all kills s3 hf-models notebooks site-check release
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
