@@ -1,5 +1,5 @@
 # make demo    set up, then run the main job
-# make test    set up, then lint, types, tests, and a third of the core's tests again as on each of four other processors
+# make test    set up, then lint, types, tests, and a fifth of the core's tests again as on each of four other processors
 # make test-torch  the tests of the core, the modules and Hugging Face on the oldest, the pinned and the newest torch
 # make sanitize  the tests of the native kernels under the address and undefined-behaviour sanitizers
 # make bench   set up, then measure against peers (results in benchmarks/results/)
@@ -23,6 +23,7 @@ APP    := $(VENV)/.app
 SITE   := $(VENV)/.site
 FUZZ   := $(VENV)/.fuzz
 FUZZ_SECONDS ?= 300
+RESTART := tests/training/test_faults.py::test_killed_and_started_again
 
 # bfloat16 products die with an illegal instruction on machines that announce AMX and lack it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
@@ -45,11 +46,11 @@ types: $(READY)
 
 # Two processes of one thread each are faster on two cores than two threads, because most tests are short.
 check: $(READY) browser
-	$(BIN)/pytest -ra --numprocesses 2 --dist worksteal --ignore tests/test_kills.py
+	$(BIN)/pytest -ra --numprocesses 2 --dist worksteal --ignore tests/test_kills.py --deselect $(RESTART)
 
 # Minutes of one core: commands that are killed and run again. `python tools/kills.py` tries more moments.
 kills: $(READY)
-	$(BIN)/pytest -ra tests/test_kills.py
+	$(BIN)/pytest -ra tests/test_kills.py $(RESTART)
 
 # moto serves the protocol of S3; it has an environment of its own, because it needs another botocore than s3fs.
 s3: $(READY) .s3/bin/moto_server
@@ -69,9 +70,9 @@ load: $(READY)
 
 # Other instruction sets, one and two threads, each variant of the kernels and none: what a machine lacks is said.
 machines: $(READY)
-	$(BIN)/python tools/machines.py --share 3
+	$(BIN)/python tools/machines.py --share 5
 
-# All of the core's tests in every setting, not a third in each.
+# All of the core's tests in every setting, not a fifth in each.
 machines-all: $(READY)
 	$(BIN)/python tools/machines.py
 

@@ -1,7 +1,7 @@
 """Run the core's tests as on other machines: other instruction sets, one and two threads, without native kernels.
 
 python tools/machines.py            # every setting that this processor supports, two at a time
-python tools/machines.py --share 3  # each setting runs another third of the tests
+python tools/machines.py --share 5  # each setting runs another fifth of the tests
 python tools/machines.py --list     # list them, and those that it does not support
 
 A setting is an instruction set for torch (ATEN_CPU_CAPABILITY), a variant of the native kernels (REGARD_NATIVE) and a

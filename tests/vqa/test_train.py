@@ -367,6 +367,19 @@ def test_pictures_that_changed_are_other_data(place, tmp_path):
         train(tmp_path / "run", records, store, settings(epochs=1), running=Running(progress=False))
 
 
+def test_a_backbone_without_a_name_is_not_looked_for(place, tmp_path, monkeypatch):
+    """Where there is no network, asking the Hub for it would take half a minute."""
+    from regard.backbones import load_backbone
+
+    questions = read_questions(place / "scenes", "train")
+    store, _ = make_features(tmp_path / "features", questions.pictures, load_backbone(place / "backbone"))
+    asked = []
+    monkeypatch.setattr("regard.vqa.train.load_backbone", asked.append)
+    train(tmp_path / "run", questions, store, settings(), running=Running(progress=False))
+    assert asked == []
+    assert not (tmp_path / "run" / "backbone").exists()
+
+
 def test_says_what_it_skipped(place, tmp_path):
     records = read_questions(place / "scenes", "train")
     records.pictures.pop(records.records[0].picture)

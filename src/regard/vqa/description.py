@@ -10,6 +10,9 @@ from typing import Any
 
 from regard.backbones import Backbone, fingerprint
 
+UNNAMED = "backbone"
+"""The name of a backbone that was given none: it cannot be loaded by it."""
+
 
 @dataclass(frozen=True)
 class FeatureDescription:

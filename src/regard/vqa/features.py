@@ -17,7 +17,7 @@ from regard._stop import Stop
 from regard.backbones import Backbone, fingerprint, load_backbone, make_backbone, save_backbone
 from regard.backbones._known import SMALL_SIZES
 from regard.training._together import Together
-from regard.vqa.description import FeatureDescription
+from regard.vqa.description import UNNAMED, FeatureDescription
 from regard.vqa.feature_store import FeatureStore as FeatureStore
 from regard.vqa.filling import empty_store, make_rows, start_store, waiting_rows
 from regard.vqa.manifest import HERE, Manifest
@@ -32,7 +32,7 @@ def make_features(
     pictures: Mapping[str, Path | Tensor],
     backbone: Backbone,
     *,
-    name: str = "backbone",
+    name: str = UNNAMED,
     stages: bool = False,
     batch: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -49,7 +49,7 @@ def make_features(
     `folder`: the folder of the store.
     `pictures`: name to path, or to a tensor (3, H, W) uint8.
     `backbone`: in any mode; it is put into evaluation mode for the call.
-    `name`: the backbone's name or folder, from which it can be loaded; default "backbone".
+    `name`: the backbone's name or folder, from which it can be loaded; default "backbone", which cannot.
     `stages`: store the maps of all stages, see `grids`; default False.
     `batch`: pictures per forward pass; default 4 on a CPU, 64 on other devices.
     `progress`: called after each batch with the pictures done and to do; default None.

@@ -20,7 +20,7 @@ from regard.hub import Pretrained
 from regard.hub.card import Card
 from regard.hub.model_folder import ModelFolder
 from regard.vqa.attention_quality import attention_map, attention_quality
-from regard.vqa.description import FeatureDescription
+from regard.vqa.description import UNNAMED, FeatureDescription
 from regard.vqa.function_words import function_words
 from regard.vqa.grids import grids
 from regard.vqa.kinds import NAMES, Kind, parse
@@ -178,7 +178,7 @@ class Predictor(Pretrained):
     @cached_property
     def features(self) -> FeatureDescription:
         """The description of the features that the model takes."""
-        return FeatureDescription.of(self.backbone, "backbone", self.stages)
+        return FeatureDescription.of(self.backbone, UNNAMED, self.stages)
 
     @cached_property
     def function_words(self) -> frozenset[str]:

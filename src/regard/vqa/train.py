@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from regard.training import FitSettings, Fitted, Muon, Running, Task, cosine, fi
 from regard.training._data import DataDescription
 from regard.training._device import choose_device, computing_on
 from regard.training._together import current
-from regard.vqa.description import FeatureDescription
+from regard.vqa.description import UNNAMED, FeatureDescription
 from regard.vqa.evaluate import Evaluation, evaluate_model
 from regard.vqa.examples import Examples, Grouped
 from regard.vqa.features import FeatureStore
@@ -303,13 +304,15 @@ def _keep_backbone(folder: AnsweringFolder, store: FeatureStore, *, fresh: bool)
     """Copy the backbone into the run, for questions about new pictures, if it is still the same."""
     if folder.has_backbone and not fresh:
         return
-    try:
-        backbone = load_backbone(store.description.name)
-    except Problem:
+    name, backbone = store.description.name, None
+    if name != UNNAMED:  # the Hub is not asked for that
+        with contextlib.suppress(Problem):
+            backbone = load_backbone(name)
+    if backbone is None:
         if fresh:  # that of an earlier run
             shutil.rmtree(folder.backbone, ignore_errors=True)
         return
-    if FeatureDescription.of(backbone, store.description.name, store.description.stages) == store.description:
+    if FeatureDescription.of(backbone, name, store.description.stages) == store.description:
         save_backbone(backbone, folder.backbone)
 
 
