@@ -101,8 +101,7 @@ static bool forward_lists(const AttentionOf<C>& c, int64_t h, int64_t a, int64_t
 template <typename C>
 static bool forward_rows(const AttentionOf<C>& c, int64_t h, int64_t first, int64_t last, const Heads<C>& out,
                          const KeptSupports<C>* kept, Store& store, WorkspaceOf<C>& w) {
-    // Tiles of smaller registers are slower than reading the values with weight one by one.
-    const bool may_be_dense = sizeof(C) == 4 && across == 4 && c.n < lane_keys && c.in_registers() && c.alpha(h) >= softest;
+    const bool may_be_dense = sizeof(C) == 4 && c.n < lane_keys && c.in_registers() && c.alpha(h) >= softest;
     const int64_t block = block_of<C>(c.n);
     bool dense = false;
     for (int64_t a = first, b; a < last; a = b) {

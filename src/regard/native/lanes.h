@@ -1,6 +1,7 @@
 // Vectors of four and eight numbers: those of the compiler where it has them, else a struct with the same operators.
 #pragma once
 
+#include <cstring>
 #include <type_traits>
 
 #include "common.h"
@@ -32,6 +33,35 @@ typedef double WideDoubles __attribute__((vector_size(4 * wide), aligned(8)));
 INLINE Wide number(const WideWhole& x) { return __builtin_convertvector(x, Wide); }
 INLINE WideWhole whole(const Wide& x) { return __builtin_convertvector(x, WideWhole); }
 #endif
+
+// Vectors in memory. By std::memcpy GCC moves one of 32 bytes in two halves by way of the stack, and whatever reads it
+// then waits for both.
+template <typename V>
+struct InMemory {
+    typedef V Type __attribute__((may_alias, aligned(4)));  // a template forgets where V may lie
+};
+
+template <typename V, typename T>
+INLINE V vector_at(const T* x) {
+    return *reinterpret_cast<const typename InMemory<V>::Type*>(x);
+}
+
+template <typename V, typename T>
+INLINE void put(T* x, const V& y) {
+    *reinterpret_cast<typename InMemory<V>::Type*>(x) = y;
+}
+
+// The same bits as another type of as many.
+template <typename To, typename From>
+INLINE To bits_as(const From& x) {
+    if constexpr (std::is_arithmetic_v<From>) {
+        To y;
+        std::memcpy(&y, &x, sizeof(y));
+        return y;
+    } else {
+        return (To)x;
+    }
+}
 
 #else
 
@@ -101,6 +131,23 @@ INLINE Vector<T, n> choose(const Vector<typename Vector<T, n>::Bits, n>& mask, c
     Vector<T, n> c;
     for (int i = 0; i < n; ++i) c.of[i] = mask.of[i] ? a.of[i] : b.of[i];
     return c;
+}
+
+template <typename V, typename T>
+INLINE V vector_at(const T* x) {
+    V y;
+    std::memcpy(&y, x, sizeof(y));
+    return y;
+}
+
+template <typename V, typename T>
+INLINE void put(T* x, const V& y) {
+    std::memcpy(x, &y, sizeof(y));
+}
+
+template <typename To, typename From>
+INLINE To bits_as(const From& x) {
+    return vector_at<To>(&x);
 }
 
 typedef Vector<double, 4> Four;

@@ -43,12 +43,8 @@ INLINE F rounded(const F& x) {
 // Natural logarithm of positive normal numbers, one or eight.
 template <typename F, typename I>
 INLINE F log_of(F u) {
-    I bits;
-    std::memcpy(&bits, &u, sizeof(bits));
-    const I exponent = (bits - 0x3f3504f3) >> 23;  // mantissa in [sqrt(1/2), sqrt(2))
-    bits -= exponent * (1 << 23);
-    F m;
-    std::memcpy(&m, &bits, sizeof(m));
+    const I bits = bits_as<I>(u), exponent = (bits - 0x3f3504f3) >> 23;  // mantissa in [sqrt(1/2), sqrt(2))
+    const F m = bits_as<F>(bits - exponent * (1 << 23));
     const F f = m - 1.0f, s = f / (2.0f + f), z = s * s;
     const F tail = z * (0.66666666f + z * (0.40000004f + z * (0.28566827f + z * 0.2333375f)));
     const F square = 0.5f * f * f;
@@ -70,9 +66,7 @@ INLINE F exp_of(F y) {
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
     const I bits = (whole(k) + 127) * (1 << 23);
-    F two;
-    std::memcpy(&two, &bits, sizeof(two));
-    return choose(y < least, zero, p * two);
+    return choose(y < least, zero, p * bits_as<F>(bits));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <cstring>
 #include <limits>
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -35,20 +35,10 @@ constexpr int64_t numbers_in = 4 * wide / sizeof(T);
 template <typename T>
 constexpr int64_t panel_of = across * numbers_in<T>;
 
-INLINE Wide load(const float* x) {
-    Wide y;
-    std::memcpy(&y, x, sizeof(y));
-    return y;
-}
-
-INLINE WideDoubles load(const double* x) {
-    WideDoubles y;
-    std::memcpy(&y, x, sizeof(y));
-    return y;
-}
-
-INLINE void store(float* x, const Wide& y) { std::memcpy(x, &y, sizeof(y)); }
-INLINE void store(double* x, const WideDoubles& y) { std::memcpy(x, &y, sizeof(y)); }
+INLINE Wide load(const float* x) { return vector_at<Wide>(x); }
+INLINE WideDoubles load(const double* x) { return vector_at<WideDoubles>(x); }
+INLINE void store(float* x, const Wide& y) { put(x, y); }
+INLINE void store(double* x, const WideDoubles& y) { put(x, y); }
 
 INLINE int64_t padded(int64_t n) { return (n + wide - 1) / wide * wide; }
 
@@ -156,6 +146,26 @@ INLINE void transposed(const float* x, int64_t step, Wide* out) {
         out[j + 4] = (Wide)_mm512_shuffle_f32x4(high, most, 0x88);
         out[j + 8] = (Wide)_mm512_shuffle_f32x4(low, more, 0xdd);
         out[j + 12] = (Wide)_mm512_shuffle_f32x4(high, most, 0xdd);
+    }
+}
+#elif defined(__AVX2__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
+constexpr bool transposes = true;
+
+INLINE void transposed(const float* x, int64_t step, Wide* out) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(x + i * step);
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0x44);
+            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0xee);
+        }
+    for (int j = 0; j < 4; ++j) {  // halves of registers
+        out[j] = (Wide)_mm256_permute2f128_ps(a[j], a[j + 4], 0x20);
+        out[j + 4] = (Wide)_mm256_permute2f128_ps(a[j], a[j + 4], 0x31);
     }
 }
 #else

@@ -89,9 +89,7 @@ INLINE void powers(const Eight* c, int64_t n, double delta, const Eight& low, Ei
     const float inverse = static_cast<float>(1.0 / delta);
     Floats total = zero, lost = zero, steep = zero;
     for (int64_t i = 0; i < n; ++i) {
-        Floats u, e;
-        std::memcpy(&u, near + i * lanes, sizeof(u));
-        std::memcpy(&e, rest + i * lanes, sizeof(e));
+        const Floats u = vector_at<Floats>(near + i * lanes), e = vector_at<Floats>(rest + i * lanes);
         const Whole in = u > 1e-30f;
         const Floats safe = choose(in, u, one), reciprocal = one / safe;
         const Floats log = log_of<Floats, Whole>(safe) + choose(in, e, zero) * reciprocal;
@@ -100,7 +98,7 @@ INLINE void powers(const Eight* c, int64_t n, double delta, const Eight& low, Ei
         lost = (higher - total) - more;
         total = higher;
         steep += w * reciprocal;
-        std::memcpy(near + i * lanes, &w, sizeof(w));
+        put(near + i * lanes, w);
     }
     for (int64_t r = 0; r < lanes; ++r) sum.of[r] = double(total[r]) - double(lost[r]), slopes.of[r] = double(steep[r]);
     if (weight != nullptr)
