@@ -8,6 +8,7 @@ from reference import maps as reference_maps
 import regard
 from regard import native
 from regard.attention import softmax_kernel, sparse_function
+from regard.native._load import VARIANTS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
 
@@ -97,7 +98,7 @@ def test_a_bias_of_float64_widens_the_computation():
 @pytest.fixture
 def softmax_everywhere(monkeypatch):
     monkeypatch.setattr(softmax_kernel, "WORK", 0)
-    monkeypatch.setattr(native, "fast_products", lambda: True)
+    monkeypatch.setattr(softmax_kernel, "KEYS", dict.fromkeys(VARIANTS, 2048))
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -10,6 +10,7 @@ from reference import maps as reference_maps
 import regard
 from regard import native
 from regard.attention import softmax_kernel
+from regard.native._load import VARIANTS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler when the package was installed")
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compile
 def everywhere(monkeypatch):
     """The kernel also where it is not worth it: small calls, narrow registers."""
     monkeypatch.setattr(softmax_kernel, "WORK", 0)
-    monkeypatch.setattr(native, "fast_products", lambda: True)
+    monkeypatch.setattr(softmax_kernel, "KEYS", dict.fromkeys(VARIANTS, 2048))
 
 
 def inputs(lead=(2, 3), queries=70, keys=41, width=16, values=32, spread=1.0):
@@ -238,5 +239,5 @@ def test_small_calls_and_narrow_registers_go_to_torch(monkeypatch):
     monkeypatch.setattr(softmax_kernel, "WORK", 1 << 30)
     assert "scaled_dot_product_attention" in regard.explain_attend(q, k, v).how
     monkeypatch.setattr(softmax_kernel, "WORK", 0)
-    monkeypatch.setattr(native, "fast_products", lambda: False)
+    monkeypatch.setattr(softmax_kernel, "KEYS", {})
     assert "scaled_dot_product_attention" in regard.explain_attend(q, k, v).how

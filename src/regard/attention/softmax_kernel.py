@@ -20,7 +20,7 @@ from regard.attention.query_blocks import QueryBlocks, rows_in_budget
 from regard.attention.sparse_function import NotFiniteError, SparseCase, sparse_context
 from regard.maps.entmax import Softmax
 
-KEYS = 2048  # up to here it was measured to be faster
+KEYS = {"avx2": 512, "avx512": 2048}  # up to here a variant of the kernels was measured to be faster
 WORK = 1 << 20  # multiplications of the scores: below them the call itself takes longer
 SOFTMAX_DTYPES = torch.float32, torch.bfloat16, torch.float16
 WIDTH = 16  # numbers in the widest register: widths are multiples of it
@@ -38,14 +38,16 @@ def suits_softmax(call: Call) -> bool:
 
 def in_reach(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> bool:
     """Whether the kernel can read the tensors, and has registers that are wide enough to be worth it."""
-    if k.shape[-2] > KEYS or q.shape[-1] % WIDTH or v.shape[-1] % WIDTH or not q.shape[-1] == k.shape[-1] > 0:
+    if q.shape[-1] % WIDTH or v.shape[-1] % WIDTH or not q.shape[-1] == k.shape[-1] > 0:
+        return False
+    if k.shape[-2] > KEYS.get(native.variant() or "", 0):
         return False
     if q.dtype not in SOFTMAX_DTYPES or q.dtype != k.dtype or q.dtype != v.dtype:
         return False
     for x in more:
         if x.dtype is not torch.float32:
             return False
-    return _check.readable(q) and not forward_mode() and native.reachable(q, k, v, *more) and native.fast_products()
+    return _check.readable(q) and not forward_mode() and native.reachable(q, k, v, *more)
 
 
 def softmax_context(call: Call) -> Tensor | None:

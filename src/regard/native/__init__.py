@@ -6,13 +6,12 @@ selection that cannot be loaded is an error at first use.
 """
 
 from regard.native._call import call, reachable, strided, suffix, usable
-from regard.native._choose import fast_products, library, native_kernels, switched_off
+from regard.native._choose import library, native_kernels, switched_off, variant
 from regard.native._largest import largest
 from regard.native._load import variants
 
 __all__ = [
     "call",
-    "fast_products",
     "largest",
     "library",
     "native_kernels",
@@ -21,5 +20,6 @@ __all__ = [
     "suffix",
     "switched_off",
     "usable",
+    "variant",
     "variants",
 ]

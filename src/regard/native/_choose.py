@@ -13,7 +13,6 @@ from pathlib import Path
 from regard._problem import Problem
 from regard.native import _load
 
-FASTEST = "avx512"
 _off: ContextVar[bool] = ContextVar("regard_kernels_off", default=False)
 
 
@@ -51,17 +50,20 @@ def chosen() -> ctypes.CDLL | None:
     return None
 
 
-def fast_products() -> bool:
-    """Whether the kernels in use multiply matrices as fast as a BLAS: those for the widest registers do."""
+def variant() -> str | None:
+    """The name of the variant in use, None without kernels; a library that was built by hand counts as the widest.
+
+    >>> variant() in (None, "baseline", "avx2", "avx512")
+    True
+    """
     kernels = library()
-    return kernels is not None and _is_widest(kernels)
+    return None if kernels is None else _variant_of(kernels)
 
 
 @functools.cache
-def _is_widest(kernels: ctypes.CDLL) -> bool:
-    """By its name: one that was built by hand is not asked for its speed."""
-    others = [_load.path_of(name) for name in _load.VARIANTS if name != FASTEST]
-    return Path(kernels._name) not in others
+def _variant_of(kernels: ctypes.CDLL) -> str:
+    path = Path(kernels._name)
+    return next((name for name in _load.VARIANTS if _load.path_of(name) == path), _load.VARIANTS[-1])
 
 
 def native_kernels() -> str:
