@@ -64,20 +64,15 @@ INLINE void lists_of(const float* weights, int64_t n, int64_t step, float* weigh
     const int64_t room = padded(n) + wide;
     int64_t j = 0;
     std::fill(count, count + wide, 0);
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
-    __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    for (; j + wide <= n; j += wide, at = _mm512_add_epi32(at, _mm512_set1_epi32(wide))) {
+    WideWhole at = first_places();
+    for (; j + wide <= n; j += wide, at = at + static_cast<int32_t>(wide)) {
         Wide rows[wide];
         transposed(weights + j * step, step, rows);
         for (int64_t i = 0; i < wide; ++i) {
-            const __m512 p = (__m512)rows[i];
-            const __mmask16 in = _mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_GT_OQ);
-            _mm512_storeu_ps(weight + i * room + count[i], _mm512_maskz_compress_ps(in, p));
-            _mm512_storeu_si512(place + i * room + count[i], _mm512_maskz_compress_epi32(in, at));
-            count[i] += static_cast<int32_t>(_mm_popcnt_u32(in));
+            const int64_t end = i * room + count[i];
+            count[i] += static_cast<int32_t>(put_above(rows[i], 0.0f, rows[i], at, weight + end, place + end));
         }
     }
-#endif
     for (; j < n; ++j)
         for (int64_t i = 0; i < wide; ++i) {
             const float p = weights[j * step + i];

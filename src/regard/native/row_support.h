@@ -30,39 +30,56 @@ INLINE float largest(const Wide& x) {
 #endif
 }
 
+// The numbers y and places `at` of those lanes where x is above `bound`, side by side: `value` and `place` have room for a
+// register. Returns how many they are.
+INLINE int64_t put_above(const Wide& x, float bound, const Wide& y, const WideWhole& at, float* value, int32_t* place) {
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
+    const __mmask16 in = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bound), _CMP_GT_OQ);
+    _mm512_storeu_ps(value, _mm512_maskz_compress_ps(in, (__m512)y));
+    _mm512_storeu_si512(place, _mm512_maskz_compress_epi32(in, (__m512i)at));
+    return _mm_popcnt_u32(in);
+#elif defined(__AVX2__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
+    const unsigned in = _mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_set1_ps(bound), _CMP_GT_OQ));
+    const __m256i lane = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(passed.of[in])));
+    _mm256_storeu_ps(value, _mm256_permutevar8x32_ps((__m256)y, lane));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(place), _mm256_permutevar8x32_epi32((__m256i)at, lane));
+    return _mm_popcnt_u32(in);
+#else
+    int64_t found = 0;
+    for (int64_t i = 0; i < wide; ++i) {
+        value[found] = y[i];
+        place[found] = at[i];
+        found += x[i] > bound;
+    }
+    return found;
+#endif
+}
+
+// The places of the first register.
+INLINE WideWhole first_places() {
+    WideWhole at = {};
+    for (int64_t i = 0; i < wide; ++i) at[i] = static_cast<int32_t>(i);
+    return at;
+}
+
 // Entries above `bound`, as delta (x - top), and their places. n is a multiple of `wide`; both lists have room for more.
 static int64_t nearest(const float* x, int64_t n, float bound, float top, float delta, float* value, int32_t* place) {
     int64_t found = 0;
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
-    const __m512 least = _mm512_set1_ps(bound), most = _mm512_set1_ps(top), unit = _mm512_set1_ps(delta);
-    __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    for (int64_t i = 0; i < n; i += wide, at = _mm512_add_epi32(at, _mm512_set1_epi32(wide))) {
-        const __m512 y = _mm512_loadu_ps(x + i);
-        const __mmask16 in = _mm512_cmp_ps_mask(y, least, _CMP_GT_OQ);
-        _mm512_storeu_ps(value + found, _mm512_maskz_compress_ps(in, _mm512_mul_ps(unit, _mm512_sub_ps(y, most))));
-        _mm512_storeu_si512(place + found, _mm512_maskz_compress_epi32(in, at));
-        found += _mm_popcnt_u32(in);
+    WideWhole at = first_places();
+    for (int64_t i = 0; i < n; i += wide, at = at + static_cast<int32_t>(wide)) {
+        const Wide y = load(x + i);
+        found += put_above(y, bound, (y - top) * delta, at, value + found, place + found);
     }
-#else
-    found = above(x, n, bound, place);
-    for (int64_t i = 0; i < found; ++i) value[i] = delta * (x[place[i]] - top);
-#endif
     return found;
 }
 
 // Drop what has no weight. Returns how many are left.
 static int64_t positive(float* p, int32_t* place, int64_t n) {
     int64_t kept = 0, i = 0;
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(REGARD_NO_VECTORS)
     for (; i + wide <= n; i += wide) {  // what is written has been read: kept <= i
-        const __m512 y = _mm512_loadu_ps(p + i);
-        const __m512i at = _mm512_loadu_si512(place + i);
-        const __mmask16 in = _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_GT_OQ);
-        _mm512_storeu_ps(p + kept, _mm512_maskz_compress_ps(in, y));
-        _mm512_storeu_si512(place + kept, _mm512_maskz_compress_epi32(in, at));
-        kept += _mm_popcnt_u32(in);
+        const Wide y = load(p + i);
+        kept += put_above(y, 0.0f, y, vector_at<WideWhole>(place + i), p + kept, place + kept);
     }
-#endif
     for (; i < n; ++i) {
         const float y = p[i];
         const int32_t at = place[i];
