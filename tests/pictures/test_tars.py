@@ -388,3 +388,9 @@ def test_no_message_has_the_password_of_a_url(disk, server, tmp_path):
     with pytest.raises(Unreachable, match="://me@") as end:
         source[EACH]
     assert "secret" not in f"{end.value} {source.name(0)} {source.faults()}"
+
+
+def test_a_cache_that_cannot_be_written_is_named(disk, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(Problem, match=r"cannot be kept in .*file/index \(.*\)\. .*--cache, or REGARD_CACHE$"):
+        open_pictures(tmp_path / "b" / "set", cache=CacheSettings(tmp_path / "file"))

@@ -97,17 +97,23 @@ def _make_index(store: Store, wait: bool, name: str, size: int, path: Path) -> N
 
     `wait`: wait for that process, and make the index if it has not.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
-    with held(lock, wait) as free:
-        if not free:
-            return
-        if _header(path) is None:
-            index = _read_whole(store, name, size)
-            with replacing(path) as beside:
-                beside.write_bytes(index.to_bytes())
-        with contextlib.suppress(OSError):  # where an open file cannot be removed
-            lock.unlink()  # whoever has it open finds the index
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with held(lock, wait) as free:
+            if not free:
+                return
+            if _header(path) is None:
+                index = _read_whole(store, name, size)
+                with replacing(path) as beside:
+                    beside.write_bytes(index.to_bytes())
+            with contextlib.suppress(OSError):  # where an open file cannot be removed
+                lock.unlink()  # whoever has it open finds the index
+    except OSError as error:
+        raise Problem(
+            f"indexes of shards cannot be kept in {path.parent} ({error.strerror}). Make space there, or name another "
+            "folder: --cache, or REGARD_CACHE"
+        ) from error
 
 
 def _read_whole(store: Store, name: str, size: int) -> ShardIndex:
