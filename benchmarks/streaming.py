@@ -75,7 +75,7 @@ def measure(url, cache):
     imported = _memory()
     begun = time.perf_counter()
     data = Canvases(open_pictures(url, cache=CacheSettings(Path(cache))), 8, keep=False)
-    order = Order(len(data), BATCH, 0, groups=data.groups)
+    order = Order(len(data), BATCH, 0, groups=data.sample_groups)
 
     def batch(number):
         data.ahead(order.groups_ahead(number))

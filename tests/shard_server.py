@@ -36,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body):
         url = urlsplit(self.path)
         self.server.asked.append((self.command, url.path, self.headers.get("Range")))
-        fault = self.server.fault(url.path) if self.command == "GET" else None
+        fault = (self.server.fault if self.command == "GET" else self.server.head_fault)(url.path)
         if fault == "close":
             self.close_connection = True
             self.connection.close()
@@ -103,11 +103,12 @@ def _tag(file):
 
 @contextlib.contextmanager
 def served(folder, port=0):
-    """A server of a folder; `fault` of the server says for a path what goes wrong, `asked` has all requests."""
+    """A server of a folder; `fault` says what goes wrong for a path, `head_fault` for HEAD; `asked` has requests."""
     ThreadingHTTPServer.allow_reuse_address = True
     server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
     server.daemon_threads = True
-    server.folder, server.ranges, server.asked, server.fault = Path(folder), True, [], lambda path: None
+    server.folder, server.ranges, server.asked = Path(folder), True, []
+    server.fault = server.head_fault = lambda path: None
     server.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -1,5 +1,6 @@
 """Shards on a disk and behind URLs: the same pictures, a bounded cache, and faults that are survived and named."""
 
+import gzip
 import io
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from shard_server import s3_environment, served
 
 from regard._problem import Problem, Unreachable
 from regard.pictures import CacheSettings, Tars, open_pictures, take
-from regard.pictures._digest import content_parts
+from regard.pictures._digest import content_parts, described
 from regard.pictures._shard_cache import ShardCache
 from regard.pictures._shard_index import ShardIndex, index_tar
 
@@ -291,3 +292,105 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("fsspec.filesystem", refuse)
     with pytest.raises(Problem, match=r"needs a package that is not here.*install.* s3fs"):
         open_pictures("s3://b/set")
+
+
+def break_shards(folder):
+    """Of five shards one is whole; the others are cut, overwritten at a header, empty, and compressed."""
+    paths = sorted(folder.glob("*.tar"))
+    contents = [bytearray(path.read_bytes()) for path in paths]
+    with tarfile.open(paths[1]) as tar:
+        members = tar.getmembers()
+    third = members[4].offset  # a picture and a label each
+    contents[0] = contents[0][: third + 600]  # inside the third picture
+    contents[1][third : third + 512] = bytes(range(256)) * 2
+    contents[2] = b""
+    contents[3] = gzip.compress(contents[3])
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("place", ["disk", "web"])
+def test_what_is_whole_of_broken_shards_is_used(tmp_path, place):
+    write_shards(tmp_path / "set", shards=5)
+    whole = open_pictures(tmp_path / "set", cache=CacheSettings(tmp_path / "whole"))
+    expected = [whole[i] for i in (0, 1, EACH, EACH + 1, *range(4 * EACH, 5 * EACH))]
+    break_shards(tmp_path / "set")
+    said = []
+    with served(tmp_path) as server:
+        folder = tmp_path / "set" if place == "disk" else f"{server.url}/set/{{000..004}}.tar"
+        source = open_pictures(folder, cache=CacheSettings(tmp_path / "cache"), say=said.append)
+        assert source.counts == [2, 2, 0, 0, EACH]
+        assert all((source[i] == picture).all() for i, picture in enumerate(expected))
+        assert len(source.labels) == len(expected)
+    assert [name.rpartition("/")[2] for name in source.broken()] == ["000.tar", "001.tar", "002.tar", "003.tar"]
+    assert "unexpected end of data" in next(iter(source.broken().values()))
+    assert said[-1].startswith("4 of 5 shards are broken, and used as far as they are whole: ")
+    if place == "disk":  # the index beside the shards says it too
+        source.write_index()
+        assert open_pictures(folder, cache=CacheSettings(tmp_path / "unused")).broken() == source.broken()
+        for path in sorted(folder.glob("*.tar"))[:2] + sorted(folder.glob("*.tar"))[4:]:
+            path.unlink()
+        (folder / "regard-index" / "index.json").unlink()
+        with pytest.raises(Problem, match=r"002\.tar is not a plain tar \(empty file\)\. Unpack"):
+            open_pictures(folder, cache=CacheSettings(tmp_path / "cache"))
+
+
+def index_slowly(url, cache, begun):
+    begun.wait(20)
+    assert len(open_pictures(url, cache=CacheSettings(cache))) == SHARDS * EACH
+
+
+def test_processes_share_the_first_pass(disk, server, tmp_path):
+    """Each shard is read once on a machine, however many processes begin there."""
+    context = multiprocessing.get_context("fork")
+    server.fault = lambda path: time.sleep(0.2)
+    begun = context.Barrier(3)
+    others = [context.Process(target=index_slowly, args=(server.web, tmp_path / "cache", begun)) for _ in range(3)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(60)
+        assert other.exitcode == 0
+    read = [path for command, path, _ in server.asked if command == "GET"]
+    assert sorted(read) == [f"/b/set/{i:03d}.tar" for i in range(SHARDS)]
+    assert not list((tmp_path / "cache").rglob("*.lock"))
+
+
+def test_a_server_that_fails_when_it_is_asked_for_sizes(disk, server, tmp_path):
+    """fsspec says that a file does not exist, whatever the server says."""
+    left = [1]
+
+    def fail(path):
+        left[0] -= 1
+        return 503 if left[0] >= 0 else None
+
+    server.fault = server.head_fault = fail
+    source = open_pictures(server.web, cache=CacheSettings(tmp_path / "cache"))
+    assert len(source) == len(disk)
+    server.fault = server.head_fault = lambda path: 401
+    with pytest.raises(Unreachable, match=r"no access to .*401"):
+        open_pictures(server.web, cache=CacheSettings(tmp_path / "other"))
+
+
+def test_folders_that_are_not_there(server, tmp_path):
+    for place in ("s3://b/nothing", "s3://none/set", f"{server.url}/b/nothing", f"file://{tmp_path}/nothing"):
+        with pytest.raises(Problem, match=rf"^{place} (is no folder that can be listed|holds no tars)\."):
+            open_pictures(place, cache=CacheSettings(tmp_path / "cache"))
+
+
+def test_no_message_has_the_password_of_a_url(disk, server, tmp_path):
+    web = server.web.replace("://", "://me:secret@")
+    source = open_pictures(web, cache=CacheSettings(tmp_path / "cache"))
+    assert (source[7] == disk[7]).all()
+    assert described(source).startswith(f"{SHARDS * EACH} pictures of {server.url.replace('://', '://me@')}/b/set/000")
+    source.store.patience = 0.1
+    server.fault = lambda path: 503
+    with pytest.raises(Unreachable, match="://me@") as end:
+        source[EACH]
+    assert "secret" not in f"{end.value} {source.name(0)} {source.faults()}"
+
+
+def test_a_cache_that_cannot_be_written_is_named(disk, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(Problem, match=r"cannot be kept in .*file/index \(.*\)\. .*--cache, or REGARD_CACHE$"):
+        open_pictures(tmp_path / "b" / "set", cache=CacheSettings(tmp_path / "file"))

@@ -1,5 +1,6 @@
 """Pretraining from a server: the run from a disk bit for bit, also resumed, with loaders, and with a failing server."""
 
+import csv
 import itertools
 import os
 import signal
@@ -14,10 +15,14 @@ from pictures.test_tars import write_shards
 from shard_server import s3_environment, served
 from swav.test_pretrain import TINY, flags, same
 
+from benchmarks import streaming
+from regard._problem import Unreachable
 from regard.cli import main
 from regard.pictures import CacheSettings, open_pictures
 from regard.swav import load_pretraining, run
-from regard.training import Running, latest
+from regard.swav._folder import PretrainingFolder
+from regard.swav._notes import Notes
+from regard.training import Order, Running, SampleGroups, latest
 
 MIXED = TINY | {"mixed_shards": 2, "steps": 8}
 PROGRAM = "from regard.cli import main\n\nif __name__ == '__main__':\n    main()\n"
@@ -53,7 +58,8 @@ def test_a_server_gives_the_run_that_the_disk_gives(place, server, tmp_path):
     disk = load_pretraining(place / "disk")
     done = go("s3://b/set", tmp_path / "s3", CacheSettings(tmp_path / "cache"))
     assert same(done.task, disk)
-    assert done.task.retried == {}
+    assert done.task.notes.count == 0
+    assert not done.folder.retried.exists()
     assert any(path.name.endswith(".tar") for path in (tmp_path / "cache" / "shards").iterdir())
 
     with pytest.raises(ZeroDivisionError):
@@ -82,6 +88,71 @@ def test_a_shard_that_is_gone_is_named_and_the_run_goes_on(place, server, tmp_pa
     assert list(done.broken) == [f"{server.url}/b/set/003.tar"]
     assert same(done.task, again.task)
     assert "003.tar does not exist" in done.folder.broken.read_text()
+
+
+def test_notes_outlive_a_crash(place, server, tmp_path):
+    """What was broken and what was repeated is in the folder when a run ends by an error; the next adds to it."""
+    url, folder = f"{server.url}/b/set", PretrainingFolder(tmp_path / "run")
+    source = open_pictures(url, cache=CacheSettings(tmp_path / "cache", limit=0), patience=0.3)
+    groups = SampleGroups(source.counts, MIXED["mixed_shards"])
+    missing = f"{Order(len(source), MIXED['batch_size'], 0, groups=groups).groups_ahead(0)[0]:03d}.tar"
+    server.fault = lambda path: 404 if path.endswith(missing) else None
+
+    def end(step):
+        if step == 3:
+            server.fault = lambda path: 503
+
+    running = Running(progress=False, checkpoint_every=2)
+    with pytest.raises(Unreachable, match="could not be read for 0 s"):
+        run(source, out=folder.path, preset_name="small", running=running, after_step=end, **MIXED)
+    assert latest(folder.path).step == 2
+    assert list(folder.read_broken()) == [f"{url}/{missing}"]
+    first = sum(retries.count for retries in folder.read_retried().values())
+    assert first >= 1
+
+    left = [1]
+
+    def once(path):
+        if path.endswith(missing):
+            return 404
+        left[0] -= path.endswith(".tar")
+        return "short" if path.endswith(".tar") and left[0] == 0 else None
+
+    server.fault = once
+    done = go(url, folder.path, CacheSettings(tmp_path / "cache", limit=0))
+    assert list(done.broken) == [f"{url}/{missing}"]
+    assert len(folder.broken.read_text().splitlines()) == 1
+    assert sum(retries.count for retries in folder.read_retried().values()) == first + 1
+    with folder.log.open() as file:
+        assert float(list(csv.DictReader(file))[-1]["retries"]) == first + 1
+
+
+def test_notes_of_several_processes(tmp_path):
+    one, two = (Notes(PretrainingFolder(tmp_path)) for _ in range(2))
+    one.add({"b\udce9.png": "is\tbroken"}, [("0.tar", "timeout"), ("0.tar", "reset\nby peer")])
+    two.add({"a.png": "is broken", "b\udce9.png": "is\tbroken"}, [("0.tar", "timeout")])
+    one.write()
+    two.write()
+    one.write()
+    with (tmp_path / "retried.txt").open("a") as file:
+        file.write("1.tar\t2")  # by a process that was killed meanwhile
+    last = Notes(PretrainingFolder(tmp_path))
+    assert last.before == 3
+    last.finish()
+    assert (tmp_path / "broken.txt").read_text() == "a.png\tis broken\nb\\udce9.png\tis\\tbroken\n"
+    assert (tmp_path / "retried.txt").read_text() == "0.tar\t3\ttimeout\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads memory from /proc")
+def test_the_benchmark_measures(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "BATCH", 16)
+    monkeypatch.setattr(streaming, "BATCHES", 3)
+    (tmp_path / "set").mkdir()
+    streaming.one_shard(tmp_path / "set" / "0.tar", each=40)
+    with served(tmp_path) as server:
+        found = streaming.measure(f"{server.url}/set/0.tar", tmp_path / "cache")
+    assert found["pictures"] == 40
+    assert min(found.values()) > 0
 
 
 def test_the_command_is_killed_and_goes_on(place, server, tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ def finetune(
         return
     if result.fitted.resumed:
         typer.echo(f"Resumed from step {result.fitted.resumed}.")
-    if result.task.broken:
-        typer.echo(f"{len(result.task.broken)} broken files skipped; all are in {result.folder.broken}")
+    if result.task.notes.broken:
+        typer.echo(f"{len(result.task.notes.broken)} broken files skipped; all are in {result.folder.broken}")
     typer.echo(result.table())
     typer.echo(f"Backbone: {result.folder.backbone}")

@@ -22,7 +22,8 @@ def index(
 
     The folder `regard-index` beside the shards gets 16 bytes per picture (place, size, checksum, label). Commands that
     read the shards then begin at once, on any machine. Run it again after shards were added or changed; a command
-    that was stopped goes on where it was. Tars are not changed.
+    that was stopped goes on where it was. Tars are not changed. Broken ones are named, and used as far as they are
+    whole.
 
         regard index shards/
         regard index s3://mine/shards

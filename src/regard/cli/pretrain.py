@@ -70,6 +70,7 @@ def pretrain(
 
     from regard.pictures import CacheSettings, Pictures, open_pictures
     from regard.pictures._shard_cache import cache_bytes
+    from regard.pictures._store import without_password
     from regard.swav import CollapseWarning, digits, evaluate_backbone, run, sheet
     from regard.swav import preset as named
     from regard.training._device import choose_device
@@ -92,7 +93,8 @@ def pretrain(
         kept = CacheSettings(cache, cache_bytes(cache_gb))
         source = open_pictures(pictures, cache=kept, patience=patience, say=typer.echo)
         typer.echo(
-            f"{pictures}: {len(source)} pictures" + (f", {len(source.classes)} classes" if source.classes else "")
+            f"{without_password(str(pictures))}: {len(source)} pictures"
+            + (f", {len(source.classes)} classes" if source.classes else "")
         )
     how = applied(Running(), running)
     result = run(source, out=out, settings=settings, running=how)
@@ -105,8 +107,7 @@ def pretrain(
         more = f", and {len(names) - 3} more" if len(names) > 3 else ""
         listed = result.folder.broken
         typer.echo(f"{len(names)} broken files skipped: {', '.join(names[:3])}{more}; all are in {listed}")
-    if result.task.retried:
-        count = sum(map(len, result.task.retried.values()))
+    if count := sum(retries.count for retries in result.folder.read_retried().values()):
         typer.echo(f"{count} requests were repeated, because the server failed; all are in {result.folder.retried}")
     result.task.to(choose_device(how.device))
     if source.classes:

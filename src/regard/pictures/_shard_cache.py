@@ -96,7 +96,7 @@ class ShardCache:
             return True
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(place)
-        with self._held(path.with_name(f".{path.name}.lock")) as free:
+        with held(path.with_name(f".{path.name}.lock")) as free:
             if not free:
                 return False
             if path.exists():
@@ -117,7 +117,7 @@ class ShardCache:
 
     def _make_space(self, size: int, keep: set[Path], beside: Path) -> bool:
         """Remove shards until one more fits, and reserve its space; False if it cannot fit."""
-        with self._held(self.folder / ".space.lock", wait=True):
+        with held(self.folder / ".space.lock", wait=True):
             remove_leftovers(self.folder)
             files = []
             for path in self.folder.iterdir():
@@ -137,29 +137,37 @@ class ShardCache:
                 reserve(file, size)
         return True
 
-    @contextlib.contextmanager
-    def _held(self, path: Path, wait: bool = False) -> Iterator[bool]:
-        """Hold a lock, for this process and this thread; False if another has it and `wait` is not asked for."""
-        with _threads_guard:
-            mine = _threads.setdefault(str(path), threading.Lock())
-        if not mine.acquire(blocking=wait):
-            yield False
-            return
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                while not (free := _try_to_lock(file, path)) and wait:
-                    time.sleep(0.02)
-                yield free
-            finally:
-                os.close(file)
-        finally:
-            mine.release()
-
 
 # Locks of files are those of a process: threads of one need their own.
 _threads: dict[str, threading.Lock] = {}
 _threads_guard = threading.Lock()
+
+
+@contextlib.contextmanager
+def held(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of a file, for this process and this thread; False if another has it and `wait` is not asked for.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, held(Path(folder) / ".lock") as one:
+    ...     with held(Path(folder) / ".lock") as two:
+    ...         one, two
+    (True, False)
+    """
+    with _threads_guard:
+        mine = _threads.setdefault(str(path), threading.Lock())
+    if not mine.acquire(blocking=wait):
+        yield False
+        return
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            while not (free := _try_to_lock(file, path)) and wait:
+                time.sleep(0.02)
+            yield free
+        finally:
+            os.close(file)
+    finally:
+        mine.release()
 
 
 class ReadAhead:

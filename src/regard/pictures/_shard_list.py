@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from regard._files import replacing
 from regard._problem import Problem
-from regard.pictures._shard_index import INDEX_FORMAT, ShardHeader, index_tar
+from regard.pictures._shard_cache import held
+from regard.pictures._shard_index import INDEX_FORMAT, ShardHeader, ShardIndex, index_tar
 from regard.pictures._store import STALE, Store
 
 INDEX = "regard-index"
@@ -54,7 +57,7 @@ def listed_shards(store: Store) -> list[Shard] | None:
     if not store.url.startswith(("http://", "https://")):  # whose lists are pages, or not there
         there = {name: found.size for name, found in store.names(".tar").items() if found is not None}
         if there != {shard.name: shard.size for shard in shards}:
-            raise Problem(f"{store.url} has other tars than {store.at(MANIFEST)} lists. {STALE}")
+            raise Problem(f"{store.at('')} has other tars than {store.at(MANIFEST)} lists. {STALE}")
     return shards
 
 
@@ -75,10 +78,12 @@ def indexed_shards(store: Store, folder: Path, names: list[str], say: Callable[[
         size = sum(size for _, size, _ in missing)
         if missing and say is not None and (not store.is_local or size > 10**9):
             say(
-                f"{store.url}: {len(missing)} shards of {size / 1e9:.1f} GB are read once to index them. "
+                f"{store.at('')}: {len(missing)} shards of {size / 1e9:.1f} GB are read once to index them. "
                 "regard index does it once for all machines."
             )
-        list(threads.map(lambda entry: _make_index(store, *entry), missing))
+        # Processes of this machine share the work: at first each takes what no other has, then waits for the rest.
+        for wait in (False, True) if missing else ():
+            list(threads.map(partial(_make_index, store, wait), *zip(*missing, strict=True)))
     shards = []
     for name, size, path in files:
         header = _header(path)
@@ -87,18 +92,39 @@ def indexed_shards(store: Store, folder: Path, names: list[str], say: Callable[[
     return shards
 
 
-def _make_index(store: Store, name: str, size: int, path: Path) -> None:
-    """Read a shard from its beginning to its end, and write its index."""
+def _make_index(store: Store, wait: bool, name: str, size: int, path: Path) -> None:
+    """Read a shard from its beginning to its end and write its index, unless another process does or has.
+
+    `wait`: wait for that process, and make the index if it has not.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with held(lock, wait) as free:
+            if not free:
+                return
+            if _header(path) is None:
+                index = _read_whole(store, name, size)
+                with replacing(path) as beside:
+                    beside.write_bytes(index.to_bytes())
+            with contextlib.suppress(OSError):  # where an open file cannot be removed
+                lock.unlink()  # whoever has it open finds the index
+    except OSError as error:
+        raise Problem(
+            f"indexes of shards cannot be kept in {path.parent} ({error.strerror}). Make space there, or name another "
+            "folder: --cache, or REGARD_CACHE"
+        ) from error
+
+
+def _read_whole(store: Store, name: str, size: int) -> ShardIndex:
+    """Read a shard from its beginning to its end, for its index."""
     try:
         if store.base is not None:
             with (store.base / name).open("rb") as file:
-                index = index_tar(file, store.at(name))
-        else:
-            index = index_tar(io.BufferedReader(_Whole(store, name, size), 1 << 20), store.at(name))
+                return index_tar(file, store.at(name))
+        return index_tar(io.BufferedReader(_Whole(store, name, size), 1 << 20), store.at(name))
     except OSError as error:
         raise Problem(f"{store.at(name)} cannot be read ({error}). Check the path.") from error
-    with replacing(path) as beside:
-        beside.write_bytes(index.to_bytes())
 
 
 class _Whole(io.RawIOBase):

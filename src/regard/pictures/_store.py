@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ _PAUSES = (0.2, 30.0)  # seconds: the first, and the longest; each is twice the 
 _CHUNK = 1 << 22  # bytes of a request for a part of a large file; each stream has one in memory
 _CONNECT, _ANSWER = 10.0, 30.0  # seconds that a server of http may take to answer, and between two packets
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
+_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")
 # What no second attempt changes: mistakes of the program, and those that the caller handles.
 _FINAL = (Problem, FileNotFoundError, IsADirectoryError, ImportError, TypeError, AttributeError, NotImplementedError)
 
@@ -61,14 +63,24 @@ class Store:
         self._faults: list[tuple[str, str]] = []
 
     def at(self, name: str) -> str:
-        """The path or the URL of a file."""
-        return str(self.base / name) if self.base is not None else f"{self.url}/{name}"
+        """The path or the URL of a file, for people: without the password that a URL may have."""
+        if self.base is not None:
+            return str(self.base / name)
+        return without_password(f"{self.url}/{name}".rstrip("/"))
+
+    @property
+    def _is_web(self) -> bool:
+        return self.url.startswith(("http://", "https://"))
 
     def names(self, suffix: str) -> dict[str, StoredFile | None]:
         """The files with a suffix, in order; None for those whose size the list does not say."""
         if self.base is not None:
             return {path.name: self._stat(path) for path in sorted(self.base.glob(f"*{suffix}"))}
-        entries = self._asked(self.url, lambda: self._fs.ls(self._path(""), detail=True))
+        try:
+            entries = self._asked(self.at(""), lambda: self._fs.ls(self._path(""), detail=True))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            remedy = "Check the URL, or name tars of it: .../{000..127}.tar" if self._is_web else "Check the URL."
+            raise Problem(f"{self.at('')} is no folder that can be listed. {remedy}") from error
         files = {str(entry["name"]).rstrip("/").rpartition("/")[2]: entry for entry in entries}
         return {name: _found(files[name]) for name in sorted(files) if name.endswith(suffix)}
 
@@ -152,16 +164,16 @@ class Store:
         except ImportError as error:
             package = _PACKAGES.get(scheme)
             hint = f"Try: {install_packages(package)}" if package else str(error)
-            raise Problem(f"{self.url} needs a package that is not here. {hint}") from error
+            raise Problem(f"{self.at('')} needs a package that is not here. {hint}") from error
         except ValueError as error:
             raise Problem(
-                f"{self.url} is of no kind that can be read ({error}). Name a folder, s3:// or http://."
+                f"{self.at('')} is of no kind that can be read ({error}). Name a folder, s3:// or http://."
             ) from error
 
     def _path(self, name: str) -> str:
         """The name of a file as the file system takes it."""
         place = f"{self.url}/{name}".rstrip("/")
-        return place if place.startswith(("http://", "https://")) else str(self._fs._strip_protocol(place))
+        return place if self._is_web else str(self._fs._strip_protocol(place))
 
     def _stat(self, path: Path) -> StoredFile:
         status = path.stat()
@@ -173,10 +185,11 @@ class Store:
         while True:
             try:
                 return attempt()
-            except _FINAL:
-                raise
-            except Exception as error:  # aiohttp, botocore and others have their own errors for a failing network
-                why = " ".join(str(error).split()) or type(error).__name__
+            except Exception as caught:  # aiohttp, botocore and others have their own errors for a failing network
+                error = self._reason(caught)
+                if isinstance(error, _FINAL):
+                    raise
+                why = without_password(" ".join(str(error).split())) or type(error).__name__
                 if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
                     raise Unreachable(f"no access to {place} ({why}). Allow it, then rerun to resume.") from error
                 self._faults.append((place, why))
@@ -187,6 +200,22 @@ class Store:
                     ) from error
             time.sleep(pause)
             pause = min(2 * pause, _PAUSES[1])
+
+    def _reason(self, error: Exception) -> Exception:
+        """What an error is about: over http fsspec says of every request for a size that fails: no such file."""
+        cause = error.__cause__
+        if self._is_web and isinstance(error, FileNotFoundError) and isinstance(cause, Exception):
+            return error if getattr(cause, "status", None) in (404, 410) else cause
+        return error
+
+
+def without_password(text: str) -> str:
+    """A text without the passwords of the URLs in it.
+
+    >>> without_password("https://me:secret@data.example.org/0.tar")
+    'https://me@data.example.org/0.tar'
+    """
+    return _PASSWORD.sub(r"\1@", text)
 
 
 STALE = "The shards are not those of the index: run regard index again."

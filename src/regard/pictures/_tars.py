@@ -35,7 +35,7 @@ class Tars:
     shard; the index of a shard, 16 bytes a picture, is loaded when the shard is used. It is beside the shards if
     `regard index` was run, else each shard is read once and its index kept in the cache. A picture of a server is read
     from the cached shard, or by a request for its bytes while the shard is not there. Labels are used only if all
-    pictures have one. Compressed tars are refused.
+    pictures have one. Of a broken tar what is whole is used; a compressed one is a broken one.
 
     `shards`: paths or URLs of tars in one folder.
     `cache`: where shards and indexes are kept on this machine; default `CacheSettings()`.
@@ -69,7 +69,7 @@ class Tars:
         if not places or {_split(shard)[0] for shard in shards} != {_split(shards[0])[0]}:
             raise Problem(f"{len(shards)} shards in several folders, or none. Name tars of one folder.")
         self._begin(places[0], cache or CacheSettings())
-        self._take(self._indexed([_split(shard)[1] for shard in shards], say))
+        self._take(self._indexed([_split(shard)[1] for shard in shards], say), say)
 
     @classmethod
     def at(
@@ -98,7 +98,7 @@ class Tars:
             if not names:
                 raise Problem(f"{place} holds no tars. Name a folder with shards such as 0000.tar.")
             listed = source._indexed(names, say)
-        source._take(listed)
+        source._take(listed, say)
         return source
 
     def _indexed(self, names: list[str], say: Callable[[str], None] | None) -> list[Shard]:
@@ -112,14 +112,21 @@ class Tars:
         self._ahead: ReadAhead | None = None
         self._labels: list[int] | None = None
 
-    def _take(self, shards: list[Shard]) -> None:
+    def _take(self, shards: list[Shard], say: Callable[[str], None] | None) -> None:
         self.shards = shards
         self.store.patience = self._patience
         self.counts = [shard.header.pictures for shard in shards]
         self._starts = [0, *itertools.accumulate(self.counts)]
+        broken = self.broken()
+        if not self._starts[-1] and broken:
+            raise Problem(f"{next(iter(broken.values()))} Unpack or make it again without compression.")
         if not self._starts[-1]:
             names = ", ".join(self.store.at(shard.name) for shard in shards[:3])
             raise Problem(f"{names}: no pictures in it. A tar needs files such as 0001.jpg.")
+        if broken and say is not None:
+            first, *others = broken.values()
+            more = f" And {len(others)} more." if others else ""
+            say(f"{len(broken)} of {len(shards)} shards are broken, and used as far as they are whole: {first}{more}")
         self.labelled = all(shard.header.labelled or not shard.header.pictures for shard in shards)
         known = {name for shard in shards for name in shard.header.classes} if self.labelled else set()
         self.classes = sorted(known, key=lambda c: (not c.isdigit(), int(c) if c.isdigit() else 0, c))
@@ -175,6 +182,14 @@ class Tars:
         if self._ahead is None:
             self._ahead = ReadAhead(self._bring)
         self._ahead.want(shards)
+
+    def broken(self) -> dict[str, str]:
+        """The shards of which not all can be read, and why, as it was when they were indexed."""
+        return {
+            (place := self.store.at(shard.name)): f"{place} is not a plain tar ({shard.header.broken})."
+            for shard in self.shards
+            if shard.header.broken
+        }
 
     def faults(self) -> list[tuple[str, str]]:
         """URLs and errors of what had to be asked for again in this process, since the last call."""

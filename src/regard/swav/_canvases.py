@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.pictures import Arrays, Pictures, Tars, square, take
+from regard.swav._labelled import Subset
 from regard.training import SampleGroups
 
 MEMORY = 1 << 29  # bytes of squared pictures that may be cached
@@ -37,6 +38,8 @@ class Canvases:
 
     def __init__(self, pictures: Pictures, side: int, keep: bool = True, mixed: int = 16) -> None:
         self.pictures, self.side = pictures, side
+        inner = pictures.source if isinstance(pictures, Subset) else pictures
+        self._requested = inner if isinstance(inner, Tars) and not inner.store.is_local else None
         self.sample_groups = SampleGroups(pictures.counts, mixed) if isinstance(pictures, Tars) else None
         self._cache: dict[int, _Canvas] = {}
         self._caches = keep and len(pictures) * 3 * side * side <= MEMORY
@@ -54,13 +57,13 @@ class Canvases:
 
     def faults(self) -> list[tuple[str, str]]:
         """Names and errors of requests that a server failed and that were repeated, since the last call."""
-        return self.pictures.faults() if isinstance(self.pictures, Tars) else []
+        return [] if self._requested is None else self._requested.faults()
 
     def batch(self, indices: list[int], epoch: int) -> dict[str, Any]:
         """Pictures (B, 3, side, side) uint8, aspect (width over height), index, epoch, and notes on broken files.
 
-        `taken` is the index that each picture was read from: another one, if a file is broken. `retried` has name and
-        error of each request that a server failed and that was repeated.
+        `taken` is the index that each picture was read from: another one, if a file is broken. `retried`, of pictures
+        from a server, has name and error of each request that failed and was repeated.
         """
         index = torch.tensor(indices)
         if self._all is not None:
@@ -74,7 +77,7 @@ class Canvases:
             "taken": torch.tensor([sample.source for sample in samples]),
             "epoch": epoch,
             "broken": [note for sample in samples for note in sample.broken],
-            "retried": self.faults(),
+            **({} if self._requested is None else {"retried": self.faults()}),
         }
 
     def _sample(self, index: int) -> _Canvas:

@@ -25,6 +25,7 @@ from regard.swav._evaluate import Proportion
 from regard.swav._finetune_settings import FinetuneSettings, checked_finetuning, finetune_preset, views_of
 from regard.swav._folder import FinetuningFolder
 from regard.swav._labelled import Labelled, LabelSplit, Subset, open_labelled
+from regard.swav._notes import Notes, noted
 from regard.swav._pretrain import canvas_for
 from regard.swav._queue import world
 from regard.training import FitSettings, Fitted, Order, Running, Task, cosine, fit, mix
@@ -65,7 +66,7 @@ class FineTune(Task):
         nn.init.zeros_(self.head.bias)
         if settings.frozen:
             backbone.requires_grad_(False)
-        self.broken: dict[str, str] = {}
+        self.notes = Notes()
         self.train()
 
     @property
@@ -97,7 +98,7 @@ class FineTune(Task):
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """The cross entropy of a batch of `LabelledCanvases`, and the share that is right."""
-        self.broken |= dict(batch.get("broken", ()))
+        self.notes.add(batch.get("broken", ()), batch.get("retried", ()))
         with torch.no_grad():
             crops = views_of(self.settings, self.backbone.preparation.size)
             seed = mix(self.settings.seed, batch["epoch"])
@@ -105,7 +106,10 @@ class FineTune(Task):
             x = self.backbone.preparation.normalise(x)
         scores = self.scores(x)
         right = (scores.detach().argmax(-1) == batch["labels"]).float().mean()
-        return cross_entropy(scores, batch["labels"]), {"accuracy": right}
+        numbers: dict[str, Any] = {"accuracy": right}
+        if "retried" in batch:  # in all processes or in none
+            numbers["noted"] = lambda: self.notes.numbers(scores.device)
+        return cross_entropy(scores, batch["labels"]), numbers
 
     def optimizer(self) -> torch.optim.Optimizer:
         """SGD with one learning rate for the backbone and one for the linear layer."""
@@ -117,12 +121,9 @@ class FineTune(Task):
         return torch.optim.SGD(parts, momentum=settings.momentum, weight_decay=settings.weight_decay)
 
     def extra_state(self) -> dict[str, Any]:
-        """The files that could not be read."""
-        return {"broken": self.broken}
-
-    def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore them."""
-        self.broken = dict(state["broken"])
+        """None; what was noted until now is written beside."""
+        self.notes.write()
+        return {}
 
 
 class LabelledCanvases:
@@ -140,6 +141,10 @@ class LabelledCanvases:
 
     def __len__(self) -> int:
         return len(self._canvases)
+
+    def faults(self) -> list[tuple[str, str]]:
+        """As `Canvases.faults`."""
+        return self._canvases.faults()
 
     def batch(self, indices: list[int], epoch: int) -> dict[str, Any]:
         """As `Canvases.batch`, with the labels (B,) of what was taken: a broken picture is replaced by the next."""
@@ -243,12 +248,13 @@ def finetune(
         task = FineTune(backbone, learn.classes, chosen)
         side = chosen.canvas or canvas_for(labelled.learn, backbone.preparation.size)
         canvases = LabelledCanvases(learn, side, keep=not running.workers)
-        fitted = fit(task, canvases, _fit_settings(chosen, len(learn)), out=folder.path, running=running)
-        first = world()[0] == 0
         labels = learn.labels or []
         counts = Counter(labels)
-        with computing_on(task, choose_device(running.device)):
-            accuracy = held_out_accuracy(task.eval(), held_out)
+        with noted(task, folder, canvases.faults, labelled.learn):
+            fitted = fit(task, canvases, _fit_settings(chosen, len(learn)), out=folder.path, running=running)
+            with computing_on(task, choose_device(running.device)):
+                accuracy = held_out_accuracy(task.eval(), held_out)
+        first = world()[0] == 0
         result = Finetuning(
             folder,
             task,
@@ -264,8 +270,7 @@ def finetune(
             save_backbone(backbone, folder.backbone)
             folder.write_config(task.config)
             folder.write_evaluation(result.as_dict())
-            if task.broken:
-                folder.write_broken(task.broken)
+            task.notes.finish()
     return result
 
 
@@ -302,7 +307,7 @@ def held_out_accuracy(task: FineTune, pictures: Subset) -> Proportion:
             try:
                 readable.append((square(pictures[i], size), labels[i]))
             except Problem as problem:
-                task.broken[pictures.name(i)] = str(problem)
+                task.notes.add({pictures.name(i): str(problem)})
         if readable:
             found = task.probabilities(torch.stack([picture for picture, _ in readable])).argmax(-1)
             right += int((found == torch.tensor([label for _, label in readable])).sum())

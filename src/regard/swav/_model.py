@@ -16,6 +16,7 @@ from regard.swav._bank import Bank, first_centroids, spherical_kmeans
 from regard.swav._crops import views
 from regard.swav._diagnose import measure
 from regard.swav._loss import assigned_loss, codes, swapped_loss
+from regard.swav._notes import Notes
 from regard.swav._queue import Queue, world
 from regard.swav._settings import Settings
 from regard.training import LARC, LARS, Task, groups, mix
@@ -52,8 +53,7 @@ class Swav(Task):
         self.queue = Queue(settings.queue, settings.dim)
         self.bank = Bank(settings.dim)
         self.steps_done = 0
-        self.broken: dict[str, str] = {}
-        self.retried: dict[str, list[str]] = {}
+        self.notes = Notes()
         self._unit_prototypes()
 
     @property
@@ -86,9 +86,7 @@ class Swav(Task):
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """The loss of a batch of `Canvases`."""
         settings = self.settings
-        self.broken |= dict(batch.get("broken", ()))
-        for name, error in batch.get("retried", ()):
-            self.retried.setdefault(name, []).append(error)
+        self.notes.add(batch.get("broken", ()), batch.get("retried", ()))
         group = dist.group.WORLD if world()[1] > 1 else None
         whole_set = settings.codes != "sinkhorn"
         if whole_set and batch["epoch"] != self.bank.epoch:
@@ -108,8 +106,8 @@ class Swav(Task):
         # A measurement solves an eigenvalue problem: only for the steps that are logged.
         tensors = (loss.detach(), scores[:2].detach(), code, z[:2].detach(), residual)
         numbers: dict[str, Any] = {"measured": lambda: measure(*tensors)}
-        if self.retried:
-            numbers["retries"] = sum(map(len, self.retried.values()))
+        if "retried" in batch:  # in all processes or in none
+            numbers["noted"] = lambda: self.notes.numbers(z.device)
         return loss, numbers
 
     def _embedded(self, batch: dict[str, Any], local: int) -> Tensor:
@@ -178,8 +176,9 @@ class Swav(Task):
         self._unit_prototypes()
 
     def extra_state(self) -> dict[str, Any]:
-        """Queue, stored embeddings and assignments, steps, and the files that could not be read."""
-        state = {"queue": self.queue.state(), "steps_done": self.steps_done, "broken": self.broken}
+        """Queue, stored embeddings and assignments, and steps; what was noted until now is written beside."""
+        self.notes.write()
+        state = {"queue": self.queue.state(), "steps_done": self.steps_done}
         return state if self.settings.codes == "sinkhorn" else {**state, "bank": self.bank.state()}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
@@ -188,7 +187,6 @@ class Swav(Task):
         self.steps_done = int(state["steps_done"])
         if "bank" in state:
             self.bank.load(state["bank"])
-        self.broken = dict(state["broken"])
 
     @torch.no_grad()
     def _unit_prototypes(self) -> None:

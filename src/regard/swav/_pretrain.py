@@ -23,6 +23,7 @@ from regard.swav._diagnose import Watch
 from regard.swav._evaluate import calibrated
 from regard.swav._folder import PretrainingFolder
 from regard.swav._model import Swav
+from regard.swav._notes import noted
 from regard.swav._queue import world
 from regard.swav._settings import Crops, Settings, checked
 from regard.swav._settings import preset as named
@@ -157,21 +158,19 @@ def run(
             folder.begin_afresh()
         if is_first():
             folder.write_data(data)
-        fitted = fit(task, canvases, fit_settings, out=folder.path, running=running, after_step=after_step, on_log=warn)
-        if _windows(settings):
-            with computing_on(task.backbone, choose_device(running.device)):
-                _recalibrate(task.backbone, source)
+        with noted(task, folder, canvases.faults, source):
+            fitted = fit(
+                task, canvases, fit_settings, out=folder.path, running=running, after_step=after_step, on_log=warn
+            )
+            if _windows(settings):
+                with computing_on(task.backbone, choose_device(running.device)):
+                    _recalibrate(task.backbone, source)
         first = world()[0] == 0
         if first:
             save_backbone(task.backbone, folder.backbone)
             folder.write_config(task.config)
-            if task.broken:
-                folder.write_broken(task.broken)
-            for name, error in canvases.faults():  # of the threads that read ahead
-                task.retried.setdefault(name, []).append(error)
-            if task.retried:
-                folder.write_retried(task.retried)
-    return Pretraining(folder, folder.backbone, task.eval(), fitted, task.broken, first)
+            task.notes.finish()
+    return Pretraining(folder, folder.backbone, task.eval(), fitted, task.notes.broken, first)
 
 
 def schedule_of(settings: Settings) -> Callable[[int], float]:
