@@ -26,6 +26,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime import interpreter as theirs
 from triton.runtime.jit import JITFunction
 
@@ -235,7 +236,8 @@ def interpreted(noise=0.0, device="cpu"):
         builder.memory = [(np.uint64(x.data_ptr()), np.uint64(x.data_ptr() + x.nbytes())) for x in stores]
         triton.knobs.runtime.interpret = True
         try:
-            with np.errstate(all="ignore"), torch.no_grad():
+            # What the interpreter itself does is no operation of torch on a device.
+            with np.errstate(all="ignore"), torch.no_grad(), _disable_current_modes():
                 theirs.GridExecutor(rewritten(self), names, grid)(*args, **options)
         finally:
             triton.knobs.runtime.interpret = False
