@@ -6,12 +6,13 @@ selection that cannot be loaded is an error at first use.
 """
 
 from regard.native._call import call, reachable, strided, suffix, usable
-from regard.native._choose import fast_products, library, native_kernels, switched_off
+from regard.native._choose import cpu_kernels, fast_products, library, native_kernels, switched_off
 from regard.native._largest import largest
 from regard.native._load import variants
 
 __all__ = [
     "call",
+    "cpu_kernels",
     "fast_products",
     "largest",
     "library",
