@@ -18,7 +18,7 @@ from regard.attention.triton_operator import attend_triton, attend_triton_backwa
 from regard.gpu import attention
 
 
-@pytest.mark.parametrize("at", range(12))
+@pytest.mark.parametrize("at", range(13))
 def test_data_made_to_find_faults(at):
     name, *tensors, of = list(few())[at]
     with interpreted():

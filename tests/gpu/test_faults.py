@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton", reason="needs Triton: pip install triton==3.7.1")
 
 from gpu.cases import CLOSE, few, solved
-from interpreter import interpreted
+from interpreter import Race, interpreted
 from triton.runtime.errors import InterpreterError
 from waits import as_on_a_device
 
@@ -55,6 +55,9 @@ ATTENTION = {
     "the bias of the first head alone": ("range(0, shared_batch * shared_heads)", "range(0, 1)"),
     "the bias of another example": ("part // own_heads * shared_batch", "part * shared_batch"),
     "a tile of the bias forgotten": ("    elif OF_KEYS:\n        first_k", "    elif OF_KEYS:\n        last_q = tiles_q - 1\n        first_k"),
+    "a race of programs": ("NEAR + place + j", "NEAR + j"),
+    "a race of threads after the first pass": ("    tl.debug_barrier()  # NEAR is read by other threads than wrote it\n", ""),
+    "a race of threads between passes": ("        tl.debug_barrier()\n    reach", "    reach"),
     "activity of another head": ("(z.to(tl.int64) * tiles_q + i) * tiles_k + j) != 0", "(0 * z.to(tl.int64) * tiles_q + i) * tiles_k + j) != 0"),
 }  # fmt: skip
 ROWS = {
@@ -120,6 +123,8 @@ SHOWN_BY = {
     "a group that forgets its third": "many tiles",
     "a threshold that is taken for known": "many tiles",
     "more tiles than are kept": "many tiles",
+    "a race of threads after the first pass": "many tiles",
+    "a race of threads between passes": "broad",
     "the bias of the first head alone": "a bias that",
     "the bias of another example": "a bias that",
 }
@@ -194,7 +199,7 @@ def found(right):
     try:
         with interpreted(), regard.checks(False):
             return not right()
-    except (InterpreterError, IndexError):
+    except (InterpreterError, IndexError, Race):
         return True
 
 
