@@ -1,5 +1,7 @@
 """Sparse maps and attention on a device, beside what else computes attention there, with the prediction beside it.
 
+First come the promises that are not of speed (`gpu_promises`): errors, waits, graphs, memory.
+
 `regard bench --device cuda`. With `--device cpu` the same code runs through small sizes, to try it out.
 """
 
@@ -18,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
-from benchmarks import roofline
+from benchmarks import gpu_promises, roofline
 from benchmarks.harness import race
 from regard._files import replacing
 from regard.training._device import choose_device, finish
@@ -123,23 +125,64 @@ def measure_attention(device: torch.device, n: int, kind: str, seconds: float) -
     return found
 
 
-def measure_rows(device: torch.device, rows: int, n: int, seconds: float) -> list[Measured]:
-    """Entmax 1.5 of a matrix beside torch's softmax, which moves the same bytes, and the package entmax."""
+def measure_rows(device: torch.device, rows: int, n: int, alpha: float, seconds: float) -> list[Measured]:
+    """Entmax of a matrix beside torch's softmax, which moves the same bytes, and for 1.5 the package entmax."""
     s = torch.randn(rows, n, device=device)
     peers: dict[str, Callable[..., Tensor]] = {"torch.softmax": lambda x: x.softmax(-1)}
-    if "entmax" not in missing():
+    if alpha == 1.5 and "entmax" not in missing():
         from entmax import entmax15  # type: ignore[import-untyped,unused-ignore]
 
         peers["entmax"] = entmax15
     found = []
     for backward in (False, True):
         runs = {name: _step(peer, (s,), backward=backward) for name, peer in peers.items()}
-        times = race(runs | {"ours": _step(regard.Entmax(1.5), (s,), backward=backward)}, seconds)
-        case = f"entmax 1.5, {rows} x {n}, {'both ways' if backward else 'forward'}"
+        times = race(runs | {"ours": _step(regard.Entmax(alpha), (s,), backward=backward)}, seconds)
+        case = f"entmax {alpha}, {rows} x {n}, {'both ways' if backward else 'forward'}"
         for name in peers:
             told = {c.name: 1.0 for c in cards_for(_name(device))} if name == "torch.softmax" else {}
             found.append(Measured(case, times["ours"].median, name, times[name].median, told))
     return found
+
+
+def measure_sinkhorn(device: torch.device, rows: int, columns: int, seconds: float) -> list[Measured]:
+    """Three iterations, as for the codes of SwAV, beside torch's softmax, and beside plain PyTorch."""
+    s = torch.randn(rows, columns, device=device)
+    peers = {"torch.softmax": _step(lambda x: x.softmax(-1), (s,), backward=False)}
+    peers["without Triton"] = _without_triton(_step(_codes, (s,), backward=False))
+    times = race(peers | {"ours": _step(_codes, (s,), backward=False)}, seconds)
+    told = {c.name: roofline.predicted_sinkhorn(rows, columns, 3, c) for c in cards_for(_name(device))}
+    case, ours = f"sinkhorn, 3 iterations, {rows} x {columns}", times["ours"].median
+    return [Measured(case, ours, x, times[x].median, told if x == "torch.softmax" else {}) for x in peers]
+
+
+def _codes(s: Tensor) -> Tensor:
+    return regard.sinkhorn(s, 0.05, 3).plan
+
+
+def measure_chords(device: torch.device, questions: int, seconds: float) -> list[Measured]:
+    """The expectation of 196 functions under a truncated paraboloid, beside plain PyTorch; nothing was predicted."""
+    basis = regard.continuous.GaussianBasis.on_grid(14, 14, variance=1e-3)
+    mean = torch.rand(questions, 2, device=device)
+    variance = (0.02 * torch.eye(2, device=device)).expand(questions, 2, 2)
+
+    def expect(mean: Tensor) -> Tensor:
+        return regard.continuous.Paraboloid(mean, variance).expect(basis)
+
+    found = []
+    for backward in (False, True):
+        run = _step(expect, (mean,), backward=backward)
+        times = race({"without Triton": _without_triton(run), "ours": run}, seconds)
+        case = f"continuous sparsemax, {questions}, {'both ways' if backward else 'forward'}"
+        found.append(Measured(case, times["ours"].median, "without Triton", times["without Triton"].median, {}))
+    return found
+
+
+def _without_triton(run: Callable[[], None]) -> Callable[[], None]:
+    def plain() -> None:
+        with regard.gpu.kernels_for(None):
+            run()
+
+    return plain
 
 
 def _name(device: torch.device) -> str:
@@ -164,7 +207,15 @@ def main(
         print(f"{peer}: not installed, not measured ({how})")
     if device.type != "cuda":
         print("Predictions are for cards with CUDA; here nothing follows from them.")
-    found = measure_rows(device, 64 if device.type == "cpu" else 4096, 1024, seconds)
+    promises = gpu_promises.promises(device)
+    for promise in promises:
+        print(promise.line(), flush=True)
+    small = device.type == "cpu"
+    found = []
+    for alpha in (1.5, 2.0, 1.3):
+        found += measure_rows(device, 64 if small else 4096, 1024, alpha, seconds)
+    found += measure_sinkhorn(device, *((64, 30) if small else (4096, 3000)), seconds)
+    found += measure_chords(device, 2 if small else 512, seconds)
     for kind in ("clustered", "gaussian"):
         for n in sizes:
             found += measure_attention(device, n, kind, seconds)
@@ -172,7 +223,8 @@ def main(
         print(row.line())
     place = out or Path("out") / f"bench-{device.type}.json"
     place.parent.mkdir(parents=True, exist_ok=True)
-    content = {"device": about, "rows": [asdict(row) | {"ratio": row.ratio} for row in found]}
+    said = [asdict(promise) | {"kept": promise.kept} for promise in promises]
+    content = {"device": about, "promises": said, "rows": [asdict(row) | {"ratio": row.ratio} for row in found]}
     with replacing(place) as beside:
         beside.write_text(json.dumps(content, indent=1) + "\n")
     print(f"Written: {place}. {SEND}")

@@ -17,6 +17,7 @@ from regard.gpu.attention import SHORT_ROWS, tiles_for
 
 SIZES = (197, 1024, 4096, 16384)
 STRETCHES = 5  # clusters of the clustered data, each of neighbouring tokens
+SINKHORN_LAUNCHES = (57, 45)  # of a call, and of each of its iterations, nearly all of them on vectors
 _SAMPLED = 16  # tiles of queries that are looked at
 
 
@@ -88,6 +89,17 @@ def _with_backward(forward: Work, heads: int, n: int, width: int, per_pair: floa
 def rows_work(rows: int, n: int, size: int, *, backward: bool) -> Work:
     """A map of rows: twice the matrix forward, three times backward, one launch each."""
     return Work(0, rows * n * size * (5 if backward else 2), 2 if backward else 1)
+
+
+def predicted_sinkhorn(rows: int, columns: int, iterations: int, card: Card) -> float:
+    """The time of torch's softmax of float32 scores divided by that of Sinkhorn's iterations.
+
+    Scores are read once for each iteration and once for the plan, which is written. Beside its sweep each iteration has
+    operations on vectors, each a launch: counted in the interpreter.
+    """
+    size = rows * columns * 4
+    ours = Work(0, size * (iterations + 2), SINKHORN_LAUNCHES[0] + iterations * SINKHORN_LAUNCHES[1])
+    return Work(0, size * 2, 1).seconds(card) / ours.seconds(card)
 
 
 def data(kind: str, n: int, width: int = 64, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,9 @@ The interpreter of Triton 3.7 passes kernels that are wrong on a device. Here wh
 - numbers that a launch passes are float64 of Python: here float32;
 - approximate functions are exact: here exp2, log2, sqrt and division may err by 2^-22 (`noise`);
 - offsets of 32 bits that overflow are not seen: here they are an error;
-- memory outside of every tensor of a launch is read: here that is an error.
+- memory outside of every tensor of a launch is read: here that is an error;
+- programs and threads run one after another: here a race is an error, when two programs use one address that one of
+  them writes, or when a program reads what it wrote without a barrier in between.
 
 Kernels are compiled ones (`triton.jit`), so that one process can do both. What is counted: launches, bytes that are
 read and written, products of tiles.
@@ -26,6 +28,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from torch.utils._python_dispatch import _disable_current_modes
 from triton.runtime import interpreter as theirs
 from triton.runtime.jit import JITFunction
 
@@ -48,6 +51,55 @@ class Counts:
     kernels: list[str] = field(default_factory=list)
 
 
+class Race(RuntimeError):
+    """What a device may do in another order."""
+
+
+class Races:
+    """Who wrote and read which address in a launch. Programs run in any order, and all threads of one do between two
+    barriers."""
+
+    def __init__(self):
+        self.written, self.read, self.program, self.phase = [], [], 0, 0
+        self.recent = {}  # the phase in which this program wrote an address
+
+    def begin(self):
+        self.program, self.phase, self.recent = self.program + 1, 0, {}
+
+    def loads(self, at):
+        if at.size == 1 and self.recent.get(int(at[0])) == self.phase:
+            raise Race("threads read what another one of the program wrote, without a barrier in between")
+        self.read.append((self.program, at))
+
+    def stores(self, at):
+        if at.size == 1:  # by one thread; larger ones are results
+            self.recent[int(at[0])] = self.phase
+        self.written.append((self.program, at))
+
+    def end(self):
+        """At the end of a launch: no address that a program writes is used by another one."""
+        writers, written = flattened(self.written)
+        if len(written) == 0:
+            return
+        order = np.argsort(written, kind="stable")
+        writers, written = writers[order], written[order]
+        if ((written[1:] == written[:-1]) & (writers[1:] != writers[:-1])).any():
+            raise Race("two programs write one address")
+        readers, read = flattened(self.read)
+        place = np.minimum(np.searchsorted(written, read), len(written) - 1)
+        if ((written[place] == read) & (writers[place] != readers)).any():
+            raise Race("a program reads what another one writes")
+
+
+def flattened(accesses):
+    """The program and the address of each access."""
+    if not accesses:
+        return np.empty(0, int), np.empty(0, np.uint64)
+    return np.repeat([n for n, _ in accesses], [at.size for _, at in accesses]), np.concatenate(
+        [at for _, at in accesses]
+    )
+
+
 class Builder(theirs.InterpreterBuilder):
     """The operations, corrected."""
 
@@ -55,6 +107,14 @@ class Builder(theirs.InterpreterBuilder):
         super().__init__()
         self.noise, self.random, self.counts = noise, np.random.default_rng(seed), Counts()
         self.memory = []  # first and last addresses of the tensors of a launch
+        self.races = Races()
+
+    def set_grid_idx(self, x, y, z):
+        super().set_grid_idx(x, y, z)
+        self.races.begin()
+
+    def create_barrier(self):
+        self.races.phase += 1
 
     def inside(self, ptrs, mask, size):
         at = np.broadcast_to(ptrs.data, np.broadcast_shapes(ptrs.data.shape, mask.data.shape))
@@ -64,11 +124,13 @@ class Builder(theirs.InterpreterBuilder):
             within |= (at >= first) & (at + np.uint64(size) <= end)
         if not within.all():
             raise IndexError("an address outside of every tensor of the launch")
+        return at.ravel()
 
     # bfloat16 is float32 in here, rounded wherever it is made; memory has its bits.
     def create_masked_load(self, ptrs, mask, other, *rest):
         dtype = ptrs.get_element_ty()
-        self.inside(ptrs, mask, max(1, dtype.primitive_bitwidth // 8))
+        at = self.inside(ptrs, mask, max(1, dtype.primitive_bitwidth // 8))
+        self.races.loads(at)
         self.counts.read += int(mask.data.sum()) * max(1, dtype.primitive_bitwidth // 8)
         if dtype != tl.bfloat16:
             return super().create_masked_load(ptrs, mask, other, *rest)
@@ -78,7 +140,8 @@ class Builder(theirs.InterpreterBuilder):
 
     def create_masked_store(self, ptrs, value, mask, *rest):
         dtype = ptrs.get_element_ty()
-        self.inside(ptrs, mask, max(1, dtype.primitive_bitwidth // 8))
+        at = self.inside(ptrs, mask, max(1, dtype.primitive_bitwidth // 8))
+        self.races.stores(at)
         self.counts.written += int(mask.data.sum()) * max(1, dtype.primitive_bitwidth // 8)
         if dtype == tl.bfloat16:
             value = Handle(to_bits(value.data), tl.bfloat16)
@@ -232,17 +295,22 @@ def interpreted(noise=0.0, device="cpu"):
         names = [p.name for p in inspect.signature(self.fn).parameters.values()]
         options = {name: value for name, value in options.items() if name in names}
         stores = [x.untyped_storage() for x in flat((*args, *options.values())) if isinstance(x, torch.Tensor)]
+        builder.races = Races()
         builder.memory = [(np.uint64(x.data_ptr()), np.uint64(x.data_ptr() + x.nbytes())) for x in stores]
         triton.knobs.runtime.interpret = True
         try:
-            with np.errstate(all="ignore"), torch.no_grad():
+            # What the interpreter itself does is no operation of torch on a device.
+            with np.errstate(all="ignore"), torch.no_grad(), _disable_current_modes():
                 theirs.GridExecutor(rewritten(self), names, grid)(*args, **options)
+            builder.races.end()
         finally:
             triton.knobs.runtime.interpret = False
 
     converted = theirs._implicit_cvt
     theirs._implicit_cvt = lambda x: single(x) if isinstance(x, float) else converted(x)
-    old_dtype, fits = theirs._get_np_dtype, theirs._validate_np_data_size
+    asked, fits = theirs._get_np_dtype, theirs._validate_np_data_size
+    known = functools.cache(asked)  # a tenth of the time; pointers cannot be kept
+    old_dtype = lambda dtype: known(dtype) if type(dtype) is tl.dtype else asked(dtype)  # noqa: E731
     theirs._validate_np_data_size = lambda data, dtype: dtype == tl.bfloat16 or fits(data, dtype)
     theirs.interpreter_builder = theirs.interpreter_semantic.builder = builder
     JITFunction.run = run

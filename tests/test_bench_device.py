@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from benchmarks import budget, gpu, roofline
+from benchmarks import budget, gpu, gpu_promises, roofline
 from benchmarks.roofline import CARDS, Work, flash_work, kept_share, predicted, sparse_work
 from regard._problem import Problem
 from regard.cli import bench
@@ -66,19 +66,27 @@ def test_the_guide_has_the_prediction():
         assert a == pytest.approx(b, rel=0.1, abs=0.06)
 
 
-def test_the_whole_measurement_on_a_cpu(tmp_path, capsys):
+def test_the_whole_measurement_on_a_cpu(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_promises, "TOKENS", (40,))
     place = gpu.main("cpu", tmp_path / "new" / "bench.json", sizes=(40,), seconds=0.01)
     told = capsys.readouterr().out
     content = json.loads(place.read_text())
     cases = {(row["case"], row["peer"]) for row in content["rows"]}
     for way in ("forward", "both ways"):
-        assert (f"entmax 1.5, 64 x 1024, {way}", "torch.softmax") in cases
+        for alpha in (1.5, 2.0, 1.3):
+            assert (f"entmax {alpha}, 64 x 1024, {way}", "torch.softmax") in cases
+        assert (f"continuous sparsemax, 2, {way}", "without Triton") in cases
         for kind in ("clustered", "gaussian"):
             assert (f"attention, {kind}, N = 40, {way}", "SDPA") in cases
     for row in content["rows"]:
         assert row["ratio"] == pytest.approx(row["theirs"] / row["ours"])
         assert set(row["predicted"]) == ({"A100", "H100"} if row["peer"] in ("SDPA", "torch.softmax") else set())
     assert ("attention, gaussian, N = 40, forward", "FlexAttention") in cases
+    assert ("sinkhorn, 3 iterations, 64 x 30", "without Triton") in cases
+    kept = {promise["of"]: promise["kept"] for promise in content["promises"]}
+    assert kept.pop("rows, alpha 1.5, float32: error of a weight") is True
+    assert sorted({str(verdict) for verdict in kept.values()}) == ["None", "True"]
+    assert sum(verdict is None for verdict in kept.values()) == 3  # waits, graphs and memory need a GPU
     assert "nothing follows" in told
     assert "open an issue" in told
 
@@ -94,10 +102,25 @@ def test_a_peer_that_fails_is_named_and_left_out(capsys):
 def test_what_is_not_installed_is_said(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpu, "missing", lambda: dict(gpu.PEERS))
     monkeypatch.setattr(gpu, "measure_attention", lambda *_: [])
+    monkeypatch.setattr(gpu_promises, "promises", lambda _: [])
     gpu.main("cpu", tmp_path / "bench.json", sizes=(40,), seconds=0.01)
     told = capsys.readouterr().out
     assert "adasplash: not installed, not measured (pip install adasplash)" in told
     assert "entmax: not installed, not measured (pip install entmax)" in told
+
+
+def test_a_promise_that_is_broken_is_told():
+    broken = gpu_promises.Promise("an error", 1e-6, 2e-6)
+    assert broken.kept is False
+    assert re.fullmatch(r"an error +BROKEN +2e-06 of at most 1e-06", broken.line())
+    assert "not measured" in gpu_promises.Promise("waits", 0, None, "no GPU").line()
+
+
+def test_sinkhorn_is_predicted_to_be_bound_by_launches_of_vectors():
+    card = roofline.Card("one", operations=1.0, bytes=1e6, launch=1.0)
+    # Scores of 1 MB: softmax moves two in one launch; three iterations read four and write one.
+    expected = (2 + 1) / (5 + 57 + 3 * 45)
+    assert roofline.predicted_sinkhorn(500, 500, 3, card) == pytest.approx(expected)
 
 
 def test_the_prediction_is_for_the_card_that_is_there():

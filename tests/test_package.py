@@ -16,6 +16,7 @@ LAYERS = [
         *(
             "_check",
             "_files",
+            "_fixed_numbers",
             "_install",
             "_lazy",
             "_lock",

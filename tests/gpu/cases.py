@@ -39,6 +39,16 @@ def near_the_threshold(lk=96, d=16):
     return q, k, numbers(1, 1, lk, d, seed=3)
 
 
+def broad_and_narrow(d=16):
+    """Half of the queries have weight for all keys of eight tiles, the others for one key; four tiles have none, but
+    lie nearer to the top of the first than the others reach."""
+    q, k = torch.zeros(1, 1, 16, d), torch.zeros(1, 1, 384, d)
+    q[:, :, ::2, 0], q[:, :, 1::2, 1] = 1.0, 1.0
+    k[0, 0, :, 0], k[0, 0, 256:, 0] = -0.02 * numbers(384, seed=14).abs(), -0.5
+    k[0, 0, 1:, 1] = -8.0
+    return q, k, numbers(1, 1, 384, d, seed=3)
+
+
 def case(number=1.5, mask=None, bias=None, alphas=None, scale=0.25, diagonal=1 << 20, precision=None):
     return attention.Case(mask, bias, alphas, number, scale, diagonal, precision)
 
@@ -111,6 +121,7 @@ def few():
     q, k, v = qkv(37, 70)
     yield "clustered", *clustered(128), case(scale=0.5)
     yield "many tiles", *qkv(16, 1000, heads=1), case(scale=0.05)
+    yield "broad and narrow", *broad_and_narrow(), case(scale=1.0)
     x = [torch.cat([x, x.flip(1)]) for x in qkv(19, 40)]
     yield "a bias that examples share", *x, case(bias=numbers(1, 2, 19, 40, seed=11))
     yield "a bias that heads share", *x, case(bias=numbers(2, 1, 19, 40, seed=12))

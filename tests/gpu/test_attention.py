@@ -10,19 +10,12 @@ from regard import native
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton==3.7.1")
 
-from gpu.cases import CLOSE, MASKS, case, clustered, few, numbers, qkv, solved
+from gpu.cases import CLOSE, MASKS, case, clustered, numbers, qkv, solved
 from interpreter import interpreted
 from waits import Waits
 
 from regard.attention.triton_operator import attend_triton, attend_triton_backward
 from regard.gpu import attention
-
-
-@pytest.mark.parametrize("at", range(12))
-def test_data_made_to_find_faults(at):
-    name, *tensors, of = list(few())[at]
-    with interpreted():
-        assert max(solved(*tensors, of)) <= CLOSE[torch.float32], name
 
 
 @pytest.mark.parametrize("dtype", CLOSE)
@@ -125,15 +118,28 @@ def run(map, q, k, v, extra=(), **options):
     return c.detach(), *torch.autograd.grad(c.sin().sum(), [*leaves, *extra])
 
 
-def agree(map, *tensors, extra=(), close=5e-6, **options):
+def wider(x):
+    """A tensor in float64, or a map or an affinity that has one; anything else as it is."""
+    if isinstance(x, torch.Tensor):
+        return x.double() if x.is_floating_point() else x
+    if isinstance(x, regard.Entmax):
+        return regard.Entmax(wider(x.alpha))
+    return regard.Bilinear(wider(x.weight)) if isinstance(x, regard.Bilinear) else x
+
+
+def agree(map, *tensors, extra=(), close=3e-6, **options):
+    """The kernels err at most twice as much as the plain path in the same dtype, both beside float64."""
     with regard.checks(False), interpreted() as counts:
         assert "Triton" in regard.explain_attend(*tensors, map=map, **options).how
         ours = run(map, *tensors, extra, **options)
     assert counts.kernels[0] in ("attend_tile", "attend_short_rows")
     with native.switched_off():
         theirs = run(map, *tensors, extra, **options)
-    for x, y in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=close * (1 + float(y.abs().max())))
+        options = {name: wider(x) for name, x in options.items()}
+        judge = run(wider(map), *(x.double() for x in tensors), extra, **options)
+    for x, y, expected in zip(ours, theirs, judge, strict=True):
+        error, plain = (float((z.double() - expected).abs().max()) for z in (x, y))
+        assert error <= max(2 * plain, close * (1 + float(expected.abs().max()))), (error, plain)
 
 
 def test_attend():

@@ -8,7 +8,7 @@ pytest.importorskip("triton", reason="needs Triton: pip install triton==3.7.1")
 
 import triton
 import triton.language as tl
-from interpreter import interpreted, rounded, tf32
+from interpreter import Race, interpreted, rounded, tf32
 from triton.runtime.errors import InterpreterError
 
 
@@ -49,6 +49,25 @@ def past_the_end(X, Z):
 def rooted(X, Z):
     at = tl.arange(0, 16)
     tl.store(Z + at, tl.sqrt(tl.load(X + at)))
+
+
+@triton.jit
+def shared_place(X, Z, STEP: tl.constexpr):
+    tl.store(Z + tl.program_id(0) * STEP, tl.program_id(0) * 1.0)
+
+
+@triton.jit
+def read_of_another(X, Z):
+    here = tl.program_id(0)
+    tl.store(Z + here, tl.load(Z + 1 - here))
+
+
+@triton.jit
+def read_again(X, Z, BARRIER: tl.constexpr):
+    tl.store(Z, 1.0)
+    if BARRIER:
+        tl.debug_barrier()
+    tl.store(Z + 1, tl.load(Z))
 
 
 def run(kernel, *arguments, noise=0.0, grid=(1,), **more):
@@ -103,6 +122,18 @@ def test_tf32_is_not_exact():
 def test_what_a_device_does_otherwise_is_refused(kernel, arguments, grid, said):
     with pytest.raises(InterpreterError, match=said):
         run(kernel, *arguments, grid=grid)
+
+
+def test_races_are_refused():
+    z = torch.zeros(2)
+    with pytest.raises(Race, match="two programs write"):
+        run(shared_place, z, z, 0, grid=(2,))
+    run(shared_place, z, z, 1, grid=(2,))
+    with pytest.raises(Race, match="another one writes"):
+        run(read_of_another, z, z, grid=(2,))
+    with pytest.raises(InterpreterError, match="without a barrier"):
+        run(read_again, z, z, False)
+    run(read_again, z, z, True)
 
 
 def test_approximate_functions_err():

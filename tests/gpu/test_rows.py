@@ -13,7 +13,7 @@ from regard import native
 pytest.importorskip("triton", reason="needs Triton: pip install triton==3.7.1")
 
 from interpreter import interpreted
-from waits import Waits
+from waits import Waits, as_on_a_device
 
 from regard.gpu import rows as launches
 from regard.maps.entmax.triton import entmax_triton, entmax_triton_backward
@@ -254,9 +254,63 @@ def test_layouts_without_copies():
     assert layout == (1, 120, 0, 0, 7)
 
 
-def test_regard_imports_no_triton_and_works_without():
-    code = "import sys, torch, regard; regard.entmax(torch.zeros(3)); regard.gpu; assert 'triton' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code.replace("regard.gpu; ", "")], check=True)
+def test_regard_imports_no_triton():
+    code = "import sys, torch, regard; regard.entmax(torch.zeros(3)); assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_it_works_without_triton(monkeypatch):
+    from regard.gpu import _choose
+
+    monkeypatch.setattr(_choose, "INSTALLED", False)
+    with interpreted() as counts, native.switched_off(), as_on_a_device():
+        p = regard.entmax(torch.randn(2, 9))
+        c = regard.attend(*torch.randn(3, 1, 2, 5, 4), map="entmax")
+        regard.sinkhorn(torch.randn(4, 3))
+    assert counts.launches == 0
+    assert bool(c.isfinite().all())
+    torch.testing.assert_close(p.sum(-1), torch.ones(2))
+    assert _choose.triton_kernels().startswith("off: Triton is not installed")
+
+
+def test_a_row_of_a_million():
+    s = torch.randn(1, 1_000_000)
+    with interpreted() as counts, regard.checks(False):
+        p = regard.entmax(s)
+    assert counts.kernels == ["entmax_long_row"]
+    with native.switched_off():
+        expected = regard.entmax(s.double())
+    assert float((p - expected).abs().max()) <= 3e-7
+
+
+def test_warps_that_are_measured(monkeypatch):
+    """With REGARD_TRITON=tune every choice runs once at the first call of a size, and later the fastest alone."""
+    from regard.gpu import _choose, _row_kernels, _tune
+
+    tried = []
+
+    def measured(call, quantiles):
+        call()
+        tried.append(call)
+        return [1.0 if len(tried) == 4 else 5.0] * 3
+
+    s = torch.randn(4, 1024)
+    with interpreted(), regard.checks(False):
+        expected = regard.entmax(s)
+    monkeypatch.setattr(_choose, "SETTING", "tune")
+    monkeypatch.setattr("triton.runtime.autotuner.Autotuner.do_bench", staticmethod(measured))
+    _tune._autotuner.cache_clear()
+    try:
+        with interpreted() as counts, regard.checks(False):
+            found = [regard.entmax(s) for _ in "ab"]
+            best = _tune._autotuner(_row_kernels.entmax_row, 2, 3).best_config
+            assert (len(tried), counts.launches) == (9, 11)  # 2, 1 and 4 warps in 1 to 3 stages
+            regard.entmax(s[:, :700])
+            assert (len(tried), counts.launches) == (18, 21)
+    finally:
+        _tune._autotuner.cache_clear()
+    assert (best.num_warps, best.num_stages) == (1, 1)
+    assert all(torch.equal(p, expected) for p in found)
 
 
 @pytest.mark.parametrize(("setting", "said"), [("0", "off: REGARD_TRITON=0"), ("yes", "refused: REGARD_TRITON: got")])

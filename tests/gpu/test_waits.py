@@ -1,4 +1,4 @@
-"""Nothing in a step waits for a device: operations that read values are counted, with the kernels on and checks off."""
+"""Nothing in a step waits for a device: operations that read values are counted, with Triton and without."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from interpreter import interpreted
 from waits import Waits, as_on_a_device
 
 import regard
-from regard import native
+from regard import gpu, native
 from regard.backbones import make_backbone
 from regard.swav._model import Swav
 from regard.swav._settings import Settings
@@ -18,12 +18,16 @@ from regard.vqa.settings import ModelSettings
 
 
 def waits_of(step):
-    """What a step waits for; the first one fills caches."""
-    with regard.checks(False), as_on_a_device(), interpreted(), native.switched_off():
-        step()
-        with Waits() as waits:
+    """What a step waits for, with the kernels and with plain PyTorch, checks as they are on a device; the first of each
+    fills caches."""
+    names = []
+    for kernels in (interpreted(), gpu.kernels_for(None)):
+        with as_on_a_device(), kernels, native.switched_off():
             step()
-    return waits.names
+            with Waits() as waits:
+                step()
+        names += waits.names
+    return names
 
 
 def test_the_counter_sees_what_waits():
@@ -31,6 +35,33 @@ def test_the_counter_sees_what_waits():
     with Waits() as waits:
         bool(x.any()), x.nonzero(), x[x > 0], x.sum().item()
     assert len(waits.names) == 4
+    with Waits() as waits:
+        torch.tensor([1.0])
+    assert waits.names == ["aten.lift_fresh"]
+
+
+def test_the_counter_sees_what_waits_inside_operators():
+    """The regions of TVmax come from iterations that end by a certificate: the one map that waits."""
+    q, k, v = (torch.randn(1, 2, 6, 4) for _ in range(3))
+    assert "aten.nonzero" in waits_of(lambda: regard.attend(q, k, v, map=regard.TVmax(0.1, (2, 3))))
+
+
+MAPS = {
+    "normmax": lambda: regard.Normmax(),
+    "budget": lambda: regard.BudgetSparsemax(2.5),
+    "steep": lambda: regard.Entmax(3.0),
+    "learned": lambda: regard.Entmax(torch.full((2, 1, 1), 1.4)),
+    "sinkhorn": lambda: regard.Sinkhorn(),
+    "gate": lambda: regard.Gate(),
+    "inverse": lambda: regard.Inverse(),
+}
+
+
+@pytest.mark.parametrize("map", MAPS)
+def test_attend(map):
+    q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
+    value = MAPS[map]()
+    assert waits_of(lambda: regard.attend(q, k, v, map=value).sum().backward()) == []
 
 
 @pytest.mark.parametrize("map", ["softmax", "sparsemax", "entmax", regard.Entmax(1.3)])

@@ -119,13 +119,13 @@ def test_the_widest_that_can_run_is_taken_if_nothing_is_asked_for(choose):
 def test_a_variant_can_be_asked_for(name, choose, monkeypatch):
     assert name_of(choose(name)) == name
     monkeypatch.setattr(_choose, "chosen", lambda: choose(name))
-    assert regard.native_kernels() == f"on: {name} (of {', '.join(native.variants())})"
+    assert native.cpu_kernels() == f"on: {name} (of {', '.join(native.variants())})"
 
 
 def test_none_can_be_asked_for(choose, monkeypatch):
     assert choose("0") is None
     monkeypatch.setattr(_choose, "chosen", lambda: None)
-    assert regard.native_kernels() == "off: REGARD_NATIVE=0; plain PyTorch does the work"
+    assert native.cpu_kernels() == "off: REGARD_NATIVE=0; plain PyTorch does the work"
 
 
 @pytest.mark.parametrize("wish", ["avx3", "1", "AVX2", "/nowhere/kernels.so"])
@@ -165,9 +165,7 @@ def test_another_release_is_refused_if_asked_for_and_passed_over_if_not(choose, 
     assert native.variants() == ()
     assert choose("") is None
     monkeypatch.setattr(_choose, "chosen", lambda: None)
-    assert re.fullmatch(
-        r"off: _kernels_baseline\S+ has interface \d+, and .* needs 99; plain .*", regard.native_kernels()
-    )
+    assert re.fullmatch(r"off: _kernels_baseline\S+ has interface \d+, and .* needs 99; plain .*", native.cpu_kernels())
 
 
 def test_one_that_is_broken_is_passed_over(choose, folder):
@@ -209,7 +207,7 @@ def test_nothing_was_built_without_a_baseline(folder, choose, monkeypatch):
     assert native.variants() == ()
     assert choose("") is None
     monkeypatch.setattr(_choose, "chosen", lambda: None)
-    assert regard.native_kernels() == "off: not built; plain PyTorch does the work"
+    assert native.cpu_kernels() == "off: not built; plain PyTorch does the work"
 
 
 @pytest.mark.skipif(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from regard import _check
+from regard._fixed_numbers import fixed_numbers
 from regard._problem import Problem
 from regard.hub import Pretrained
 from regard.hub.card import Card
@@ -50,7 +51,7 @@ class Preparation:
 
     def normalise(self, x: Tensor) -> Tensor:
         """Floats from 0 to 1, less `mean`, divided by `std`, per channel."""
-        mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        mean, std = (fixed_numbers(values, x).view(3, 1, 1) for values in (self.mean, self.std))
         return (x - mean) / std
 
 

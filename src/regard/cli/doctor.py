@@ -34,7 +34,7 @@ def doctor() -> None:
     import torch
 
     import regard
-    from regard import gpu
+    from regard import gpu, native
     from regard._install import install_extra
     from regard.training._device import devices_here
 
@@ -44,7 +44,7 @@ def doctor() -> None:
         "torch": torch.__version__,
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} processors",
         "devices": ", ".join(devices_here()),
-        "native kernels": regard.native_kernels(),
+        "native kernels": native.cpu_kernels(),
         "Triton kernels": gpu.triton_kernels(),
     }
     for extra, package in EXTRAS.items():

@@ -8,15 +8,17 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from regard._fixed_numbers import fixed_numbers
+
 
 def gauss_legendre(nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights (Q,) of the rule on [-1, 1] that is exact for polynomials up to degree 2 Q - 1."""
     x, w = _legendre(nodes)
-    return like.new_tensor(x), like.new_tensor(w)
+    return fixed_numbers(x, like), fixed_numbers(w, like)
 
 
 @cache
-def _legendre(nodes: int) -> tuple[list[float], list[float]]:
+def _legendre(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Newton's method on the Legendre polynomial, from the usual cosine guesses."""
     points, weights = [], []
     for i in range(nodes):
@@ -29,7 +31,7 @@ def _legendre(nodes: int) -> tuple[list[float], list[float]]:
             x -= value / slope
         points.append(x)
         weights.append(2 / ((1 - x * x) * slope * slope))
-    return points, weights
+    return tuple(points), tuple(weights)
 
 
 def edge_of(exponent: float, reach: float) -> float:

@@ -52,7 +52,9 @@ class Whitened(NamedTuple):
     def unflat(self, sums: Tensor) -> Moments:
         """Value, slopes and second derivatives in these coordinates from (B, N, 6), in the shape of the batch."""
         sums = sums.reshape(*self.centre.shape[:-1], 6)
-        return sums[..., 0], sums[..., 1:3], _small.matrices(sums[..., [3, 4, 4, 5]])
+        value, _, _, first, mixed, second = sums.unbind(-1)
+        # An index by a list would be copied to a device, which waits.
+        return value, sums[..., 1:3], _small.matrices(torch.stack((first, mixed, mixed, second), -1))
 
 
 def whitened(offset: Tensor, ellipse: Tensor, gaussian: Tensor, scale: float) -> Whitened:
@@ -148,7 +150,7 @@ def _by_kernel(flat: list[Tensor], q: int, nodes: int, reach: float) -> Tensor |
     ellipses = [y.expand_as(y1).contiguous() for y in flat]
     c = ball_constant(2, 1)
     if by_triton:
-        ratio, factors = ball_constant(2, q) / c, series_of(q, y1.device)
+        ratio, factors = ball_constant(2, q) / c, series_of(q, y1)
         found: Tensor = chords_triton(*ellipses, x, w * c, factors, q, reach, ratio)
         return found[..., 0, :]
     sums = y1.new_empty(*y1.shape[:2], 6)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
+from regard._fixed_numbers import fixed_numbers
 from regard.continuous import chord
 from regard.gpu.chords import chord_sums
 
@@ -33,7 +32,6 @@ def _(y1: Tensor, *others: Tensor | float) -> Tensor:
     return y1.new_empty(*y1.shape, 6)
 
 
-@functools.lru_cache(maxsize=8)
-def series_of(q: int, device: torch.device) -> Tensor:
-    """The coefficients of the series of short chords for n = 1 and n = q on a device, (2, terms)."""
-    return torch.tensor([chord.coefficients(1), chord.coefficients(q)], dtype=torch.float32).to(device)
+def series_of(q: int, like: Tensor) -> Tensor:
+    """The coefficients of the series of short chords for n = 1 and n = q, (2, terms), on the device of a tensor."""
+    return fixed_numbers((tuple(chord.coefficients(1)), tuple(chord.coefficients(q))), like)

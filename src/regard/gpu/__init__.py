@@ -1,7 +1,8 @@
 """Optional kernels for GPUs in Triton; imported at first use, with plain PyTorch as fallback.
 
 Which tensors they take is decided in `_choose.py`, by device and dtype alone, never by values, so that nothing waits
-for the device. The environment variable REGARD_TRITON=0 switches them off. Nobody has run them on a device yet: they
+for the device. The environment variable REGARD_TRITON=0 switches them off,
+and REGARD_TRITON=tune measures which warps are fastest. Nobody has run them on a device yet: they
 are tested in an interpreter on CPUs and compiled for three targets (docs/guides/gpu.md).
 """
 

@@ -43,9 +43,9 @@ def kernels_for(device: str | None) -> Iterator[None]:
 
 def switched_on() -> bool:
     """Whether Triton is installed, and REGARD_TRITON does not switch it off."""
-    if SETTING not in ("0", "1"):
-        raise Problem(f"REGARD_TRITON: got {SETTING!r}, expected 0 or 1. Unset it to use Triton where it is installed.")
-    return SETTING == "1" and INSTALLED
+    if SETTING not in ("0", "1", "tune"):
+        raise Problem(f"REGARD_TRITON: got {SETTING!r}, expected 0, 1 or tune. Unset it to use Triton.")
+    return SETTING != "0" and INSTALLED
 
 
 def usable(*tensors: Tensor) -> bool:
@@ -82,4 +82,5 @@ def triton_kernels() -> str:
         return f"off: {reason}; plain PyTorch does the work on GPUs"
     if not torch.cuda.is_available():
         return "off: torch finds no GPU"
-    return "on: sparsemax, entmax, attention with them, Sinkhorn, chords of continuous sparsemax, on GPUs"
+    measured = ", measured at first use" if SETTING == "tune" else ""
+    return f"on: sparsemax, entmax, attention with them, Sinkhorn, chords of continuous sparsemax, on GPUs{measured}"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.gpu._choose import device_of
+from regard.gpu._tune import tuned
 from regard.gpu.rows import kind_of
 
 #: From torch's setting of the precision of products of float32: exact; three products of TF32, which are as good;
@@ -96,7 +97,7 @@ def attend_forward(q: Tensor, k: Tensor, v: Tensor, case: Case) -> SparseResult:
     result = SparseResult(context, threshold, share, active)
     with device_of(q):
         if size.short:
-            _attention_forward_kernels.attend_short_rows[grid](
+            tuned(_attention_forward_kernels.attend_short_rows)[grid](
                 *tensors,
                 *result,
                 *_sizes(q, k, case),
@@ -106,7 +107,7 @@ def attend_forward(q: Tensor, k: Tensor, v: Tensor, case: Case) -> SparseResult:
             )
             return result
         near = q.new_empty(active.shape, dtype=torch.float32)
-        _attention_forward_kernels.attend_tile[grid](
+        tuned(_attention_forward_kernels.attend_tile)[grid](
             *tensors,
             *result[:3],
             near,
@@ -153,7 +154,7 @@ def attend_backward(
     solved = grad.contiguous(), *result[1:]
     sizes = _sizes(q, k, case)
     with device_of(q):
-        _attention_backward_kernels.attend_backward_queries[(tiles_q, batch * heads)](
+        tuned(_attention_backward_kernels.attend_backward_queries)[(tiles_q, batch * heads)](
             *tensors,
             *solved,
             dq,
@@ -165,7 +166,7 @@ def attend_backward(
             num_warps=size.of_queries,
             num_stages=2,
         )
-        _attention_backward_kernels.attend_backward_keys[(tiles_k, batch * heads)](
+        tuned(_attention_backward_kernels.attend_backward_keys)[(tiles_k, batch * heads)](
             *tensors,
             *solved,
             centre,
@@ -183,7 +184,7 @@ def attend_backward(
         pairs = all(n > 1 for n in case.bias.shape[-2:])
         # That of pairs is as large as the bias itself. The others are sums, which are rounded once, in the end.
         dbias = torch.empty(shape, dtype=case.bias.dtype if pairs else torch.float32, device=q.device)
-        _attention_backward_kernels.attend_backward_bias[grid](
+        tuned(_attention_backward_kernels.attend_backward_bias)[grid](
             *tensors,
             *solved,
             centre,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.gpu._choose import device_of
+from regard.gpu._tune import tuned
 
 ELLIPSES, WARPS = 128, 4  # ellipses of a program: one for each thread
 
@@ -29,7 +30,7 @@ def chord_sums(
     if count == 0:
         return out
     with device_of(nodes):
-        _chord_kernels.chords_of_ellipses[(-(-count // ELLIPSES),)](
+        tuned(_chord_kernels.chords_of_ellipses)[(-(-count // ELLIPSES),)](
             *ellipses,
             nodes,
             weights,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard import _check
 from regard.gpu._choose import device_of
+from regard.gpu._tune import tuned
 
 IN_REGISTERS = 16384  # entries of a row that one program holds: 16 for each of 1,024 threads
 WITH_SLOPES = 8192  # the same for the gradient in alpha, which needs more registers
@@ -75,7 +76,7 @@ def entmax_forward(s: Tensor, mask: Tensor | None, alphas: Tensor | None, number
     long = n > IN_REGISTERS
     block = PASS if long else max(16, 1 << (n - 1).bit_length())
     kernel = _long_row_kernels.entmax_long_row if long else _row_kernels.entmax_row
-    launch = kernel[(rows.numel() // n,)]
+    launch = tuned(kernel)[(rows.numel() // n,)]
     with device_of(s):
         launch(
             rows,
@@ -112,7 +113,7 @@ def entmax_backward(p: Tensor, grad: Tensor, alphas: Tensor | None, number: floa
     alpha_rows, alpha_layout = (p, (1,) * 5) if alphas is None else broadcast_rows(alphas, lead)
     long = n > (IN_REGISTERS if alphas is None else WITH_SLOPES)
     block = PASS if long else max(16, 1 << (n - 1).bit_length())
-    launch = _row_backward_kernels.entmax_row_backward[(p.numel() // n,)]
+    launch = tuned(_row_backward_kernels.entmax_row_backward)[(p.numel() // n,)]
     with device_of(p):
         launch(
             p,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.gpu._choose import device_of
+from regard.gpu._tune import tuned
 
 MOST_COLUMNS = 8192  # columns that one program holds
 TILE = 4096  # entries of a tile: several rows where they are short
@@ -49,7 +50,7 @@ def sweep_columns(
     sums = torch.empty_like(peaks)
     plan = s.new_empty(s.shape if write else (0,))
     with device_of(s):
-        _transport_kernels.sinkhorn_sweep[(programs, matrices)](
+        tuned(_transport_kernels.sinkhorn_sweep)[(programs, matrices)](
             s,
             g,
             rest,

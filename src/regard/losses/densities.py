@@ -79,7 +79,7 @@ def _own(density: Elliptical, alpha: float) -> tuple[Tensor, Tensor]:
 def _weights(target: Tensor, locations: Locations, dtype: torch.dtype) -> Tensor:
     """The target as weights that sum to one, or a row of zeros."""
     if not isinstance(locations, Locations) or (
-        _check.readable(locations.sides) and not bool((locations.sides > 0).all())
+        _check.readable_at_once(locations.sides) and not bool((locations.sides > 0).all())
     ):
         got = "bare points" if isinstance(locations, (Locations, Tensor)) else type(locations).__name__
         remedy = "Make them with regard.continuous.grid or line."

@@ -36,7 +36,7 @@ def budget_sparsemax(s: Tensor, budget: float | Tensor = 2.0, dim: int = -1, mas
         _check.nonnegative("budget", budget, "It is the sum of the weights.")
     _check.scores(s)
     x, part, exists = from_the_top(s, dim)
-    budget = torch.as_tensor(budget, dtype=x.dtype, device=x.device)
+    budget = budget.to(x) if isinstance(budget, Tensor) else x.new_full((), budget)
     start, end = _segment(x.detach(), part, budget.detach())
     full = part & (x.detach() - 1 >= end)
     free = part & ~full & (x.detach() >= end)

@@ -13,7 +13,7 @@ from regard import _check
 from regard.maps._rows import from_the_top, one_per_row, scores_in_float32
 from regard.maps._value import MapValue
 
-MOST_NEWTON_STEPS = 24  # of Newton's method, which needs at most 14 in practice; a traced graph takes them all
+MOST_NEWTON_STEPS = 24  # of Newton's method, which needs at most 14 in practice; graphs and devices take them all
 SMALLEST_STEP = 4e-16  # a smaller step does not change the weights
 
 
@@ -73,7 +73,7 @@ def _threshold(x: Tensor, part: Tensor, beta: float | Tensor) -> Tensor:
     for _ in range(MOST_NEWTON_STEPS):
         step = _step(x, tau, part, beta).clamp(min=0)
         tau = tau + step
-        if _check.readable(x) and not bool((step > SMALLEST_STEP).any()):
+        if _check.readable_at_once(x) and not bool((step > SMALLEST_STEP).any()):
             break
     return tau
 

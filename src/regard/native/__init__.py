@@ -6,12 +6,13 @@ selection that cannot be loaded is an error at first use.
 """
 
 from regard.native._call import call, reachable, strided, suffix, usable
-from regard.native._choose import library, native_kernels, switched_off, variant
+from regard.native._choose import cpu_kernels, library, native_kernels, switched_off, variant
 from regard.native._largest import largest
 from regard.native._load import variants
 
 __all__ = [
     "call",
+    "cpu_kernels",
     "largest",
     "library",
     "native_kernels",

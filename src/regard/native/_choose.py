@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from regard._problem import Problem
+from regard.gpu import triton_kernels
 from regard.native import _load
 
 _off: ContextVar[bool] = ContextVar("regard_kernels_off", default=False)
@@ -67,11 +68,18 @@ def _variant_of(kernels: ctypes.CDLL) -> str:
 
 
 def native_kernels() -> str:
-    """A text: whether the native kernels are on, which variant, and which others are available.
+    """A text: whether the native kernels are on, which variant, and which others are available; and whether those in
+    Triton for GPUs are.
 
-    >>> native_kernels().split(":")[0] in ("on", "off")
-    True
+    >>> cpu, gpu = native_kernels().split("; Triton kernels ")
+    >>> cpu.split(":")[0] in ("on", "off"), gpu.split(":")[0] in ("on", "off")
+    (True, True)
     """
+    return f"{cpu_kernels()}; Triton kernels {triton_kernels()}"
+
+
+def cpu_kernels() -> str:
+    """The part of `native_kernels` about CPUs."""
     try:
         kernels = library()
     except Problem as problem:

@@ -12,11 +12,13 @@ import math
 import torch
 from torch import Tensor
 
+from regard._fixed_numbers import fixed_numbers
 from regard.swav._settings import Crops
 from regard.training import mix, uniform
+from regard.training._device import sent
 
-_GREY = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float32)
-_YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]], dtype=torch.float32)
+_GREY = (0.299, 0.587, 0.114)
+_YIQ = (_GREY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 _DRAWS = 14  # random numbers per view
 _WINDOW = 1 << 20  # key of the random numbers that all views share; no view has this number
 
@@ -63,7 +65,7 @@ def _draw_windows(x: Tensor, index: Tensor, settings: Crops, seed: int) -> Tenso
 
     Of `settings.tries` random windows, the one whose pixels vary most.
     """
-    u = uniform(mix(seed, _WINDOW), index, 1 + 2 * settings.tries).to(x.device)
+    u = sent(uniform(mix(seed, _WINDOW), index, 1 + 2 * settings.tries), x.device)
     low, high = settings.window
     length = (low + (high - low) * u[:, :1]).sqrt()
     corners = (1 - length)[..., None] * u[:, 1:].unflatten(1, (-1, 2))  # (B, tries, 2): top, left
@@ -109,7 +111,7 @@ def _views(
     batch, side = x.shape[:2]
     out = x.new_empty(len(numbers), batch, 3, size * size)
     for i, number in enumerate(numbers):
-        u = uniform(mix(seed, number), index, _DRAWS).to(x.device)
+        u = sent(uniform(mix(seed, number), index, _DRAWS), x.device)
         rows, columns = _resampling(u, window, aspect, settings, scale, side, size)
         y = torch.bmm(rows, x.reshape(batch, side, 3 * side)).view(batch, size * 3, side)
         y = torch.bmm(y, columns.mT).view(batch, size, 3, size).transpose(1, 2).reshape(batch, 3, size * size)
@@ -164,11 +166,11 @@ def _colours(u: Tensor, y: Tensor, settings: Crops) -> tuple[Tensor, Tensor]:
     )
     angle = 2 * math.pi * settings.jitter[3] * (2 * u[:, 11] - 1) * on
     saturation = torch.where(u[:, 12] < settings.grey, 0.0, saturation)  # without saturation a view is grey
-    grey, yiq = _GREY.to(u.device), _YIQ.to(u.device)
+    grey, yiq = fixed_numbers(_GREY, u), fixed_numbers(_YIQ, u)
     # In YIQ the hue is an angle and the saturation a length.
     cos, sin = saturation * angle.cos(), saturation * angle.sin()
     zero, one = torch.zeros_like(cos), torch.ones_like(cos)
     rotation = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], -1).view(-1, 3, 3)
-    matrix = torch.linalg.inv(yiq) @ rotation @ yiq * (brightness * contrast).view(-1, 1, 1)
+    matrix = torch.linalg.inv_ex(yiq).inverse @ rotation @ yiq * (brightness * contrast).view(-1, 1, 1)
     mean = brightness * (y.mean(-1) @ grey)
     return matrix, ((1 - contrast) * mean).view(-1, 1, 1).expand(-1, 3, 1)

@@ -47,7 +47,7 @@ def measure(loss: Tensor, scores: Tensor, code: Tensor, z: Tensor, residual: Ten
     )
     entropy = -(code * code.clamp(min=1e-30).log()).sum(-1).sum()
     sums = [
-        torch.stack([loss.detach().float(), entropy, entropy.new_tensor(len(z)), residual.float().mean()]),
+        torch.stack([loss.detach().float(), entropy, entropy.new_full((), len(z)), residual.float().mean()]),
         code.sum(0),
         nearest,
         z.sum(0),

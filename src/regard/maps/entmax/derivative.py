@@ -97,7 +97,8 @@ def _slopes(p: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor,
         w = torch.where(support, inside ** (2 - alpha), 0.0)
         return w, w.sum(dim, keepdim=True).clamp(min=tiny), 1.0
     least = inside.detach().amin(dim, keepdim=True)
-    least = torch.where(torch.as_tensor(alpha, device=p.device) > 2, least, 1.0)
+    if isinstance(alpha, Tensor):
+        least = torch.where(alpha > 2, least, 1.0)
     w = torch.where(support, (inside / least) ** (2 - alpha), 0.0)
     unit = (least ** (2 - alpha)).clamp(max=torch.finfo(p.dtype).max)
     return w, w.sum(dim, keepdim=True).clamp(min=tiny), unit
