@@ -1,0 +1,338 @@
+"""Kinds of attention on photographs with people's questions: the table of docs/photographs.md.
+
+    python -m benchmarks.photographs NAME DATA FEATURES [MASKS] [--seeds 3] [--epochs 6]
+
+`DATA` is a folder of DAQUAR or VQA-RAD as it is distributed, `FEATURES` what `regard features` made of its pictures,
+`MASKS` a folder with the masks of nyuv2-meta-data (for DAQUAR). Every row is a training of the small preset without
+neighbours, in memory, with the same batches for all rows of a seed; then accuracy on the test split, what the attention
+has of the object that the question names, and of the one that the answer names, and curves of deletion and insertion,
+cells hidden in the stored features. Every run is stored in out/photographs; rerun to resume. The table is printed, and
+written with its numbers to benchmarks/results/photographs_NAME.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+
+import numpy
+import torch
+
+from benchmarks.harness import RESULTS
+from benchmarks.trust import InMemory
+from regard._files import replacing
+from regard.training import Muon, cosine, generator, muon_groups
+from regard.vqa.baseline import answer_baselines
+from regard.vqa.blind import blind_measures
+from regard.vqa.evaluate import evaluate_model
+from regard.vqa.examples import Examples, Grouped
+from regard.vqa.faithfulness import CURVES, attention_on_cells, measure_faithfulness
+from regard.vqa.feature_store import FeatureStore
+from regard.vqa.hiding import HideFeatures
+from regard.vqa.kinds import parse
+from regard.vqa.mcan import MCAN
+from regard.vqa.named_objects import named_classes
+from regard.vqa.read import read_questions
+from regard.vqa.records import Answers
+from regard.vqa.resampling import resampled_interval
+from regard.vqa.settings import small
+from regard.vqa.tables import cell
+from regard.vqa.words import Words
+
+OUT = Path("out/photographs")
+QUESTION, BASE, SMOOTH, SELECTED = "question alone", "discrete-softmax", "continuous-softmax", "mixture-selected"
+MAIN = (QUESTION, BASE, SMOOTH, "discrete-sparsemax", "mixture-2")  # all seeds of these come first
+OTHERS = ("discrete-entmax", "continuous-sparsemax", "mixture-4", "discrete-tvmax")
+# A model of the first kind is also asked with these: kinds share their parameters.
+ASKED = {BASE: (SMOOTH,), SMOOTH: (BASE, SELECTED)}
+MEASURES = ("mass", "pointing", "divergence")
+OBJECTS = ("question", "answer")  # whose words name the object
+TOKENS, PICTURES, LR, CLIP, ABOVE, FAITHFUL, DRAWN, LOOKED = 20, 5, 2e-3, 64.0, 18, 60, 24, 600
+
+
+class Blank(InMemory):
+    """A store of pictures without content: each cell is the mean feature."""
+
+    def __init__(self, store):
+        """With the shape and the names of another store."""
+        self.shape, self.folder, self.description, self.rows = store.shape, store.folder, store.description, store.rows
+        self.mean = store.sample(256).flatten(0, -2).mean(0)
+        self.whole = store
+
+    def __getitem__(self, names):
+        return self.mean.expand(len(names), *self.shape).contiguous()
+
+    def sample(self, count):
+        """Of the store with content, so that features are scaled alike."""
+        return self.whole.sample(count)
+
+
+class Task:
+    """A data set, read: training and test questions, those with an object, features in memory."""
+
+    def __init__(self, data, features, masks):
+        """Read all of it."""
+        disk = FeatureStore.open(features)
+        self.train = read_questions(data, "train").keep_answered()
+        self.test = read_questions(data, "test", regions=masks).keep_answered()
+        names = dict.fromkeys(r.picture for part in (self.train, self.test) for r in part.records)
+        self.store = InMemory(disk, [name for name in names if disk.has(name)])
+        self.words = Words.of(r.question for r in self.train.records)
+        self.answers = Answers.of(self.train.records, ABOVE)
+        self.named = {}  # questions whose object is in the mask, by whose words name it
+        plain = [replace(r, regions=None) for r in self.test.records]
+        self.parts = {"all": self.examples(replace(self.test, records=plain))}
+        if masks is not None:
+            answer = [replace(r, regions=named_classes(r.answers[0]) or None) for r in self.test.records]
+            for name, records in (("question", self.test.records), ("answer", answer)):
+                self.parts[name] = self._present(replace(self.test, records=[r for r in records if r.regions]), name)
+        draw = generator(0, 9)
+        shown = self.parts.get("question", self.parts["all"])
+        self.drawn = torch.randperm(len(shown), generator=draw)[:DRAWN].tolist()
+
+    def examples(self, records, store=None):
+        """Examples of records."""
+        return Examples(records, store or self.store, self.words, self.answers, TOKENS)
+
+    @cached_property
+    def baselines(self):
+        """The accuracies of two baselines that see no picture."""
+        found = answer_baselines(self.train.records, self.parts["all"].questions)
+        return {name: accuracy.overall for name, accuracy in found.items()}
+
+    @cached_property
+    def blind(self):
+        """What attention that does not look has of the objects."""
+        found = {}
+        for name, examples in self.parts.items():
+            if name != "all":
+                starts = range(0, len(examples), 64)
+                regions = (examples.regions(list(range(i, min(i + 64, len(examples))))) for i in starts)
+                quality = blind_measures(regions, self.store.shape[:2])
+                found[name] = {one: {m: q.mean()[m] for m in (*MEASURES, "area")} for one, q in quality.items()}
+        return found
+
+    def _present(self, records, name):
+        """Some of the questions whose object is in the mask, at random."""
+        every = self.examples(records)
+        there = [bool(every.regions([i]).any()) for i in range(len(every))]
+        return self.examples(
+            replace(records, records=[r for r, yes in zip(every.questions, there, strict=True) if yes])
+        )
+
+
+def settings_of(kind):
+    """The model of a row."""
+    return small(attention=BASE if kind == QUESTION else kind, neighbours=False, tokens=TOKENS)
+
+
+def trained(task, kind, seed, epochs):
+    """A model of a kind."""
+    store = Blank(task.store) if kind == QUESTION else task.store
+    torch.manual_seed(seed)
+    model = MCAN(
+        settings_of(kind),
+        vocabulary=len(task.words),
+        answers=len(task.answers),
+        cells=store.shape[:2],
+        features=store.shape[2],
+    )
+    model.standardise(store.sample(256))
+    optimizer = Muon(muon_groups(model, apart=["head"]), lr=LR, betas=(0.9, 0.98), eps=1e-9)
+    full = [group["lr"] for group in optimizer.param_groups]
+    grouped = Grouped(task.examples(task.train, store))
+    per_epoch = -(-len(grouped) // PICTURES)
+    schedule, draw = cosine(per_epoch * epochs, min(100, per_epoch * epochs // 10)), generator(seed, 5)
+    model.train()
+    for epoch in range(epochs):
+        order = torch.randperm(len(grouped), generator=draw).tolist()
+        for number in range(per_epoch):
+            for group, lr in zip(optimizer.param_groups, full, strict=True):
+                group["lr"] = lr * schedule(epoch * per_epoch + number)
+            batch = grouped.batch(order[number * PICTURES : (number + 1) * PICTURES])
+            scores, _ = model(batch["features"], batch["words"], batch["rows"])
+            optimizer.zero_grad()
+            model.loss(scores, batch["targets"]).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+    return model.eval()
+
+
+def looked_at(model, task, kind):
+    """What a kind of attention has of the objects: arrays by whose words name them and by measure."""
+    found = {}
+    for name in OBJECTS:
+        if name in task.parts:
+            quality = evaluate_model(model, task.parts[name], task.answers, kind).quality
+            found |= {f"{name} {measure}": getattr(quality, measure).float().numpy() for measure in MEASURES}
+    return found
+
+
+def right_of(model, examples, answers, kind=None):
+    """Whether each question is answered right."""
+    each = evaluate_model(model, examples, answers, kind).accuracy.each
+    return numpy.array([each[record.id] > 0.5 for record in examples.questions])
+
+
+@torch.no_grad()
+def shown(model, task):
+    """The attention on the cells of the drawn questions, and the answers."""
+    examples = task.parts.get("question", task.parts["all"])
+    batch = examples.shared(task.drawn)
+    scores, looked = model(batch["features"], batch["words"], batch["rows"])
+    return attention_on_cells(looked, model.cells).numpy(), scores.argmax(-1).numpy()
+
+
+def measured(task, kind, seed, epochs):
+    """All arrays of a row, and its faithfulness."""
+    start = time.process_time()
+    model = trained(task, kind, seed, epochs)
+    seconds = time.process_time() - start
+    if kind == QUESTION:
+        blank = task.examples(replace(task.test, records=task.parts["all"].questions), Blank(task.store))
+        return {"right": right_of(model, blank, task.answers), "seconds": seconds}
+    found = {"right": right_of(model, task.parts["all"], task.answers), "seconds": seconds}
+    found |= looked_at(model, task, kind)
+    found["drawn"], found["said"] = shown(model, task)
+    for other in ASKED.get(kind, ()):
+        found[f"{other}: right"] = right_of(model, task.parts["all"], task.answers, other)
+        found |= {f"{other}: {name}": values for name, values in looked_at(model, task, other).items()}
+    hide = HideFeatures(task.store)
+    curves = measure_faithfulness(model, task.parts["all"], hide, [kind], questions=FAITHFUL)
+    found["faithfulness"] = json.dumps(curves[str(parse(kind))].to_json())
+    return found
+
+
+def measure(name, data, features, masks, seeds, epochs):
+    """All rows for every seed; call again to resume."""
+    torch.set_num_threads(1)
+    task = Task(data, features, masks)
+    sizes = {part: len(examples) for part, examples in task.parts.items()}
+    about = {
+        "epochs": epochs,
+        "train": len(task.train),
+        "cells": list(task.store.shape[:2]),
+        "answers": len(task.answers),
+    }
+    about |= {"questions": sizes, "named": task.named, "backbone": task.store.description.name}
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    known = folder / "about.json"
+    if known.is_file() and json.loads(known.read_text()) != about:
+        raise SystemExit(f"{folder} has runs of {known.read_text()}, and this is {json.dumps(about)}. Move it away.")
+    known.write_text(json.dumps(about))
+    runs = {}
+    for kinds in (MAIN, OTHERS):
+        for seed, kind in product(range(seeds), kinds):
+            file = folder / f"{kind.replace(' ', '-')}-{seed}.npz"
+            if not file.is_file():
+                found = measured(task, kind, seed, epochs)
+                with replacing(file) as beside, beside.open("wb") as stream:
+                    numpy.savez_compressed(stream, **found)
+                said = {
+                    key: round(float(numpy.mean(found[key])), 3) for key in found if key.endswith(("right", " mass"))
+                }
+                print(seed, kind, said, f"{float(found['seconds']):.0f} s", flush=True)
+            with numpy.load(file) as stored:
+                runs.setdefault(kind, []).append(dict(stored))
+            report(name, summary(task, runs, about))
+    print(table(summary(task, runs, about)))
+
+
+def summary(task, runs, about):
+    """The numbers of all runs so far, as JSON."""
+    rows = {}
+    for kind, stored in runs.items():
+        rows[kind] = _row(task, stored, "", [run["right"] for run in runs[BASE]] if BASE in runs else None, runs)
+        if "faithfulness" in stored[0]:
+            curves = [json.loads(str(run["faithfulness"])) for run in stored]
+            rows[kind]["gains"] = {
+                curve: {other: [c["gains"][curve][other][0] for c in curves] for other in curves[0]["gains"][curve]}
+                for curve in CURVES
+            }
+        for other in ASKED.get(kind, ()):
+            rows[f"{kind}, asked with {other}"] = _row(task, stored, f"{other}: ", None, runs)
+    return {"about": about, "baselines": task.baselines, "blind": task.blind, "rows": rows}
+
+
+def _row(task, stored, prefix, base, runs):
+    """The accuracy and measures of a row, one number per seed, and its difference from discrete softmax."""
+    right = [run[f"{prefix}right"] for run in stored]
+    names = [record.picture for record in task.parts["all"].questions]
+    row = {"accuracy": [100 * float(one.mean()) for one in right]}
+    for part in OBJECTS:
+        for m in MEASURES:
+            key = f"{prefix}{part} {m}"
+            if key in stored[0]:
+                row[f"{part} {m}"] = [float(numpy.nanmean(run[key])) for run in stored]
+    if base is not None:
+        row["against"] = _difference(100 * _mean(right), 100 * _mean(base), names)
+    if not prefix and runs.get(QUESTION):
+        alone = [run["right"] for run in runs[QUESTION]]
+        row["against question"] = _difference(100 * _mean(right), 100 * _mean(alone), names)
+    return row
+
+
+def _mean(arrays):
+    return numpy.mean([numpy.asarray(one, dtype=float) for one in arrays], axis=0)
+
+
+def _difference(ours, theirs, names):
+    """The mean difference of two arrays of questions, with its interval over pictures."""
+    points = ours - theirs
+    if not points.any():
+        return [0.0, 0.0, 0.0]
+    return [float(points.mean()), *resampled_interval(points, names, lowest=-100.0)]
+
+
+def report(name, numbers):
+    """Write the numbers."""
+    with replacing(RESULTS / f"photographs_{name}.json") as beside:
+        beside.write_text(json.dumps(numbers) + "\n")
+
+
+def table(numbers):
+    """The rows as Markdown."""
+    parts = list(numbers["blind"])
+    head = ["", "accuracy", "against the question alone", "against discrete softmax"]
+    head += [f"{m}, named in the {part}" for part in parts for m in MEASURES]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for name, accuracy in numbers["baselines"].items():
+        lines.append(f"| {name} (linear) | {accuracy:.1f} |" + " |" * (len(head) - 2))
+    for name, row in numbers["rows"].items():
+        cells = [name, cell(row["accuracy"])]
+        for key in ("against question", "against"):
+            known = row.get(key)
+            cells.append("" if known is None or not any(known) else "{:+.1f} ({:+.1f} to {:+.1f})".format(*known))
+        cells += [cell(row[f"{part} {m}"], 2) if f"{part} {m}" in row else "" for part in parts for m in MEASURES]
+        lines.append(f"| {' | '.join(cells)} |")
+    for name in ("even spread", "centred blob"):
+        if parts:
+            cells = [f"{numbers['blind'][part][name][m]:.2f}" for part in parts for m in MEASURES]
+            lines.append(f"| {name} | | | | {' | '.join(cells)} |")
+    curves = [name for name, row in numbers["rows"].items() if "gains" in row]
+    if curves:
+        rivals = [r for r in next(iter(numbers["rows"][curves[0]]["gains"].values())) if r != "traced"]
+        lines += ["", f"| | {' | '.join(f'{c} against {r}' for c in CURVES for r in rivals)} |"]
+        lines.append("|---|" + "---|" * (len(rivals) * len(CURVES)))
+        for name in curves:
+            gains = numbers["rows"][name]["gains"]
+            lines.append(f"| {name} | {' | '.join(cell(gains[c][r], 3) for c in CURVES for r in rivals)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Kinds of attention on photographs with people's questions.")
+    parser.add_argument("name")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("features", type=Path)
+    parser.add_argument("masks", type=Path, nargs="?")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=6)
+    given = parser.parse_args()
+    measure(given.name, given.data, given.features, given.masks, given.seeds, given.epochs)
