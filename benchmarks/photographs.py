@@ -1,6 +1,6 @@
 """Kinds of attention on photographs with people's questions: the table of docs/photographs.md.
 
-    python -m benchmarks.photographs NAME DATA FEATURES [MASKS] [--seeds 3] [--epochs 6]
+    python -m benchmarks.photographs NAME DATA FEATURES [MASKS] [--seeds 3] [--epochs 6] [--kinds KIND...]
 
 `DATA` is a folder of DAQUAR or VQA-RAD as it is distributed, `FEATURES` what `regard features` made of its pictures,
 `MASKS` a folder with the masks of nyuv2-meta-data (for DAQUAR). Every row is a training of the small preset without
@@ -27,6 +27,7 @@ from benchmarks.harness import RESULTS
 from benchmarks.trust import InMemory
 from regard._files import replacing
 from regard.training import Muon, cosine, generator, muon_groups
+from regard.vqa.attention_quality import concatenate, quality_of
 from regard.vqa.baseline import answer_baselines
 from regard.vqa.blind import blind_measures
 from regard.vqa.evaluate import evaluate_model
@@ -34,11 +35,11 @@ from regard.vqa.examples import Examples, Grouped
 from regard.vqa.faithfulness import CURVES, attention_on_cells, measure_faithfulness
 from regard.vqa.feature_store import FeatureStore
 from regard.vqa.hiding import HideFeatures
-from regard.vqa.kinds import parse
 from regard.vqa.mcan import MCAN
 from regard.vqa.named_objects import named_classes
 from regard.vqa.read import read_questions
 from regard.vqa.records import Answers
+from regard.vqa.regions import MASK_SIDE
 from regard.vqa.resampling import resampled_interval
 from regard.vqa.settings import small
 from regard.vqa.tables import cell
@@ -47,12 +48,13 @@ from regard.vqa.words import Words
 OUT = Path("out/photographs")
 QUESTION, BASE, SMOOTH, SELECTED = "question alone", "discrete-softmax", "continuous-softmax", "mixture-selected"
 MAIN = (QUESTION, BASE, SMOOTH, "discrete-sparsemax", "mixture-2")  # all seeds of these come first
-OTHERS = ("discrete-entmax", "continuous-sparsemax", "mixture-4", "discrete-tvmax")
+OWN = ", own"  # of a kind that reads each cell as it is without the others
+OTHERS = (BASE + OWN, "discrete-entmax", "continuous-sparsemax", "mixture-4", "discrete-tvmax")
 # A model of the first kind is also asked with these: kinds share their parameters.
 ASKED = {BASE: (SMOOTH,), SMOOTH: (BASE, SELECTED)}
 MEASURES = ("mass", "pointing", "divergence")
 OBJECTS = ("question", "answer")  # whose words name the object
-TOKENS, PICTURES, LR, CLIP, ABOVE, FAITHFUL, DRAWN, LOOKED = 20, 5, 2e-3, 64.0, 18, 60, 24, 600
+TOKENS, PICTURES, LR, CLIP, ABOVE, FAITHFUL, DRAWN, SIDE, BATCH = 20, 5, 2e-3, 64.0, 18, 60, 24, 56, 64
 
 
 class Blank(InMemory):
@@ -84,13 +86,12 @@ class Task:
         self.store = InMemory(disk, [name for name in names if disk.has(name)])
         self.words = Words.of(r.question for r in self.train.records)
         self.answers = Answers.of(self.train.records, ABOVE)
-        self.named = {}  # questions whose object is in the mask, by whose words name it
         plain = [replace(r, regions=None) for r in self.test.records]
         self.parts = {"all": self.examples(replace(self.test, records=plain))}
         if masks is not None:
             answer = [replace(r, regions=named_classes(r.answers[0]) or None) for r in self.test.records]
             for name, records in (("question", self.test.records), ("answer", answer)):
-                self.parts[name] = self._present(replace(self.test, records=[r for r in records if r.regions]), name)
+                self.parts[name] = self._present(replace(self.test, records=[r for r in records if r.regions]))
         draw = generator(0, 9)
         shown = self.parts.get("question", self.parts["all"])
         self.drawn = torch.randperm(len(shown), generator=draw)[:DRAWN].tolist()
@@ -99,26 +100,28 @@ class Task:
         """Examples of records."""
         return Examples(records, store or self.store, self.words, self.answers, TOKENS)
 
-    @cached_property
     def baselines(self):
         """The accuracies of two baselines that see no picture."""
         found = answer_baselines(self.train.records, self.parts["all"].questions)
         return {name: accuracy.overall for name, accuracy in found.items()}
 
-    @cached_property
     def blind(self):
         """What attention that does not look has of the objects."""
         found = {}
-        for name, examples in self.parts.items():
-            if name != "all":
-                starts = range(0, len(examples), 64)
-                regions = (examples.regions(list(range(i, min(i + 64, len(examples))))) for i in starts)
-                quality = blind_measures(regions, self.store.shape[:2])
-                found[name] = {one: {m: q.mean()[m] for m in (*MEASURES, "area")} for one, q in quality.items()}
+        for name, regions in self.regions.items():
+            quality = blind_measures(regions.split(BATCH), self.store.shape[:2])
+            found[name] = {one: {m: q.mean()[m] for m in (*MEASURES, "area")} for one, q in quality.items()}
         return found
 
-    def _present(self, records, name):
-        """Some of the questions whose object is in the mask, at random."""
+    @cached_property
+    def regions(self):
+        """The masks (n, SIDE, SIDE) of the questions whose object is measured, by whose words name it."""
+        every = {name: part.regions(list(range(len(part)))) for name, part in self.parts.items() if name != "all"}
+        rows, columns = (((2 * torch.arange(SIDE) + 1) * MASK_SIDE) // (2 * SIDE) for _ in range(2))
+        return {name: masks[:, rows][:, :, columns] for name, masks in every.items()}
+
+    def _present(self, records):
+        """Without the questions whose object is not in the mask."""
         every = self.examples(records)
         there = [bool(every.regions([i]).any()) for i in range(len(every))]
         return self.examples(
@@ -128,7 +131,8 @@ class Task:
 
 def settings_of(kind):
     """The model of a row."""
-    return small(attention=BASE if kind == QUESTION else kind, neighbours=False, tokens=TOKENS)
+    attention = BASE if kind == QUESTION else kind.removesuffix(OWN)
+    return small(attention=attention, reads="own" if OWN in kind else "mixed", neighbours=False, tokens=TOKENS)
 
 
 def trained(task, kind, seed, epochs):
@@ -163,13 +167,19 @@ def trained(task, kind, seed, epochs):
     return model.eval()
 
 
+@torch.no_grad()
 def looked_at(model, task, kind):
     """What a kind of attention has of the objects: arrays by whose words name them and by measure."""
     found = {}
-    for name in OBJECTS:
-        if name in task.parts:
-            quality = evaluate_model(model, task.parts[name], task.answers, kind).quality
-            found |= {f"{name} {measure}": getattr(quality, measure).float().numpy() for measure in MEASURES}
+    for name, regions in task.regions.items():
+        parts = []
+        for start in range(0, len(regions), BATCH):
+            chosen = list(range(start, min(start + BATCH, len(regions))))
+            batch = task.parts[name].shared(chosen)
+            looked = model(batch["features"], batch["words"], batch["rows"], attention=kind).looked
+            parts.append(quality_of(looked.weights.reshape(-1, *model.cells), looked.density, regions[chosen]))
+        quality = concatenate(parts)
+        found |= {f"{name} {measure}": getattr(quality, measure).float().numpy() for measure in MEASURES}
     return found
 
 
@@ -197,18 +207,18 @@ def measured(task, kind, seed, epochs):
         blank = task.examples(replace(task.test, records=task.parts["all"].questions), Blank(task.store))
         return {"right": right_of(model, blank, task.answers), "seconds": seconds}
     found = {"right": right_of(model, task.parts["all"], task.answers), "seconds": seconds}
-    found |= looked_at(model, task, kind)
+    found |= looked_at(model, task, model.attention)
     found["drawn"], found["said"] = shown(model, task)
     for other in ASKED.get(kind, ()):
         found[f"{other}: right"] = right_of(model, task.parts["all"], task.answers, other)
         found |= {f"{other}: {name}": values for name, values in looked_at(model, task, other).items()}
     hide = HideFeatures(task.store)
-    curves = measure_faithfulness(model, task.parts["all"], hide, [kind], questions=FAITHFUL)
-    found["faithfulness"] = json.dumps(curves[str(parse(kind))].to_json())
+    curves = measure_faithfulness(model, task.parts["all"], hide, [model.attention], questions=FAITHFUL)
+    found["faithfulness"] = json.dumps(curves[model.attention].to_json())
     return found
 
 
-def measure(name, data, features, masks, seeds, epochs):
+def measure(name, data, features, masks, seeds, epochs, kinds):
     """All rows for every seed; call again to resume."""
     torch.set_num_threads(1)
     task = Task(data, features, masks)
@@ -219,17 +229,23 @@ def measure(name, data, features, masks, seeds, epochs):
         "cells": list(task.store.shape[:2]),
         "answers": len(task.answers),
     }
-    about |= {"questions": sizes, "named": task.named, "backbone": task.store.description.name}
+    about |= {"questions": sizes}
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     known = folder / "about.json"
     if known.is_file() and json.loads(known.read_text()) != about:
         raise SystemExit(f"{folder} has runs of {known.read_text()}, and this is {json.dumps(about)}. Move it away.")
-    known.write_text(json.dumps(about))
+    with replacing(known) as beside:
+        beside.write_text(json.dumps(about))
+    blind = folder / "blind.json"
+    if not blind.is_file():
+        with replacing(blind) as beside:
+            beside.write_text(json.dumps({"baselines": task.baselines(), "blind": task.blind()}))
+    without = json.loads(blind.read_text())
     runs = {}
-    for kinds in (MAIN, OTHERS):
-        for seed, kind in product(range(seeds), kinds):
-            file = folder / f"{kind.replace(' ', '-')}-{seed}.npz"
+    for part in (MAIN, OTHERS):
+        for seed, kind in product(range(seeds), [kind for kind in part if kind in kinds]):
+            file = folder / f"{kind.replace(',', '').replace(' ', '-')}-{seed}.npz"
             if not file.is_file():
                 found = measured(task, kind, seed, epochs)
                 with replacing(file) as beside, beside.open("wb") as stream:
@@ -240,15 +256,15 @@ def measure(name, data, features, masks, seeds, epochs):
                 print(seed, kind, said, f"{float(found['seconds']):.0f} s", flush=True)
             with numpy.load(file) as stored:
                 runs.setdefault(kind, []).append(dict(stored))
-            report(name, summary(task, runs, about))
-    print(table(summary(task, runs, about)))
+            report(name, summary(task, runs, about, without))
+    print(table(summary(task, runs, about, without)))
 
 
-def summary(task, runs, about):
+def summary(task, runs, about, without):
     """The numbers of all runs so far, as JSON."""
     rows = {}
     for kind, stored in runs.items():
-        rows[kind] = _row(task, stored, "", [run["right"] for run in runs[BASE]] if BASE in runs else None, runs)
+        rows[kind] = _row(task, stored, "", runs.get(BASE), runs)
         if "faithfulness" in stored[0]:
             curves = [json.loads(str(run["faithfulness"])) for run in stored]
             rows[kind]["gains"] = {
@@ -257,7 +273,7 @@ def summary(task, runs, about):
             }
         for other in ASKED.get(kind, ()):
             rows[f"{kind}, asked with {other}"] = _row(task, stored, f"{other}: ", None, runs)
-    return {"about": about, "baselines": task.baselines, "blind": task.blind, "rows": rows}
+    return {"about": about, **without, "rows": rows}
 
 
 def _row(task, stored, prefix, base, runs):
@@ -270,11 +286,11 @@ def _row(task, stored, prefix, base, runs):
             key = f"{prefix}{part} {m}"
             if key in stored[0]:
                 row[f"{part} {m}"] = [float(numpy.nanmean(run[key])) for run in stored]
-    if base is not None:
-        row["against"] = _difference(100 * _mean(right), 100 * _mean(base), names)
-    if not prefix and runs.get(QUESTION):
-        alone = [run["right"] for run in runs[QUESTION]]
-        row["against question"] = _difference(100 * _mean(right), 100 * _mean(alone), names)
+    for key, other in (("against", base), ("against question", None if prefix else runs.get(QUESTION))):
+        if other:  # on the seeds that both have
+            pairs = list(zip(right, (run["right"] for run in other), strict=False))
+            ours, theirs = (_mean(arrays) for arrays in zip(*pairs, strict=True))
+            row[key] = _difference(100 * ours, 100 * theirs, names)
     return row
 
 
@@ -334,5 +350,6 @@ if __name__ == "__main__":
     parser.add_argument("masks", type=Path, nargs="?")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--kinds", nargs="*", choices=MAIN + OTHERS, default=MAIN + OTHERS, metavar="KIND")
     given = parser.parse_args()
-    measure(given.name, given.data, given.features, given.masks, given.seeds, given.epochs)
+    measure(given.name, given.data, given.features, given.masks, given.seeds, given.epochs, given.kinds)
