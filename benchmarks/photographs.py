@@ -1,5 +1,6 @@
 """Kinds of attention on photographs with people's questions: the table of docs/photographs.md.
 
+    python -m benchmarks.photographs NAME                            # the table of the recorded results
     python -m benchmarks.photographs NAME DATA FEATURES [MASKS] [--seeds 3] [--epochs 6] [--kinds KIND...]
 
 `DATA` is a folder of DAQUAR or VQA-RAD as it is distributed, `FEATURES` what `regard features` made of its pictures,
@@ -54,6 +55,7 @@ OTHERS = (BASE + OWN, "discrete-entmax", "continuous-sparsemax", "mixture-4", "d
 ASKED = {BASE: (SMOOTH,), SMOOTH: (BASE, SELECTED)}
 MEASURES = ("mass", "pointing", "divergence")
 OBJECTS = ("question", "answer")  # whose words name the object
+RIVALS = ("random", "centre", "gradient x input")  # orders of cells that attention is compared with
 TOKENS, PICTURES, LR, CLIP, ABOVE, FAITHFUL, DRAWN, SIDE, BATCH = 20, 5, 2e-3, 64.0, 18, 60, 24, 56, 64
 
 
@@ -313,43 +315,45 @@ def report(name, numbers):
 
 
 def table(numbers):
-    """The rows as Markdown."""
-    parts = list(numbers["blind"])
-    head = ["", "accuracy", "against the question alone", "against discrete softmax"]
-    head += [f"{m}, named in the {part}" for part in parts for m in MEASURES]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for name, accuracy in numbers["baselines"].items():
-        lines.append(f"| {name} (linear) | {accuracy:.1f} |" + " |" * (len(head) - 2))
-    for name, row in numbers["rows"].items():
-        cells = [name, cell(row["accuracy"])]
-        for key in ("against question", "against"):
-            known = row.get(key)
-            cells.append("" if known is None or not any(known) else "{:+.1f} ({:+.1f} to {:+.1f})".format(*known))
-        cells += [cell(row[f"{part} {m}"], 2) if f"{part} {m}" in row else "" for part in parts for m in MEASURES]
-        lines.append(f"| {' | '.join(cells)} |")
-    for name in ("even spread", "centred blob"):
-        if parts:
-            cells = [f"{numbers['blind'][part][name][m]:.2f}" for part in parts for m in MEASURES]
-            lines.append(f"| {name} | | | | {' | '.join(cells)} |")
-    curves = [name for name, row in numbers["rows"].items() if "gains" in row]
+    """The rows as Markdown: accuracy, what the attention has of the objects, and curves."""
+    rows, parts = numbers["rows"], list(numbers["blind"])
+    lines = _head("", "accuracy", "against the question alone", "against discrete softmax")
+    lines += [f"| {name} | {accuracy:.1f} | | |" for name, accuracy in numbers["baselines"].items()]
+    for name, row in rows.items():
+        known = [row.get(key) for key in ("against question", "against")]
+        points = ["{:+.1f} ({:+.1f} to {:+.1f})".format(*one) if one and any(one) else "" for one in known]
+        lines.append(f"| {name} | {cell(row['accuracy'])} | {' | '.join(points)} |")
+    if parts:
+        keys = [f"{part} {m}" for part in parts for m in MEASURES]
+        lines += ["", *_head("", *(f"{m}, {part}" for part in parts for m in MEASURES))]
+        looked = {name: [cell(row[key], 2) for key in keys] for name, row in rows.items() if keys[0] in row}
+        for name in ("even spread", "centred blob"):
+            looked[name] = [f"{numbers['blind'][part][name][m]:.2f}" for part in parts for m in MEASURES]
+        lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in looked.items()]
+    curves = {name: row["gains"] for name, row in rows.items() if "gains" in row}
     if curves:
-        rivals = [r for r in next(iter(numbers["rows"][curves[0]]["gains"].values())) if r != "traced"]
-        lines += ["", f"| | {' | '.join(f'{c} against {r}' for c in CURVES for r in rivals)} |"]
-        lines.append("|---|" + "---|" * (len(rivals) * len(CURVES)))
-        for name in curves:
-            gains = numbers["rows"][name]["gains"]
-            lines.append(f"| {name} | {' | '.join(cell(gains[c][r], 3) for c in CURVES for r in rivals)} |")
+        lines += ["", *_head("", *(f"{curve} against {other}" for curve in CURVES for other in RIVALS))]
+        for name, gains in curves.items():
+            lines.append(f"| {name} | {' | '.join(cell(gains[c][r], 3) for c in CURVES for r in RIVALS)} |")
     return "\n".join(lines)
+
+
+def _head(*names):
+    """The head of a table."""
+    return [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Kinds of attention on photographs with people's questions.")
     parser.add_argument("name")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("features", type=Path)
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("features", type=Path, nargs="?")
     parser.add_argument("masks", type=Path, nargs="?")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--kinds", nargs="*", choices=MAIN + OTHERS, default=MAIN + OTHERS, metavar="KIND")
     given = parser.parse_args()
-    measure(given.name, given.data, given.features, given.masks, given.seeds, given.epochs, given.kinds)
+    if given.features is None:
+        print(table(json.loads((RESULTS / f"photographs_{given.name}.json").read_text())))
+    else:
+        measure(given.name, given.data, given.features, given.masks, given.seeds, given.epochs, given.kinds)
