@@ -221,3 +221,27 @@ def test_regions_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(Problem, match="not COCO-like JSON"):
         read_pairs(tmp_path, tmp_path / "bad.json")
+
+
+def test_outlines_and_boxes_as_yolo_has_them(tmp_path):
+    pictures, labels = tmp_path / "pictures", tmp_path / "labels"
+    pictures.mkdir()
+    labels.mkdir()
+    for name in ("box", "outline", "both", "none"):
+        Image.new("RGB", (40, 20)).save(pictures / f"{name}.png")
+    (labels / "box.txt").write_text("3 0.25 0.5 0.5 1.0\n")  # the left half
+    (labels / "outline.txt").write_text("3 0.5 0 1 0 1 1 0.5 1\n\n")  # the right half
+    (labels / "both.txt").write_text("3 0.125 0.5 0.25 1.0\n7 0.875 0.5 0.25 1.0\n")
+    (labels / "none.txt").write_text("")
+    found = {pair.picture.stem: pair.region for pair in read_pairs(pictures, labels)}
+    assert set(found) == {"box", "outline", "both"}  # one without a region is left out
+    assert found["box"].shape == (20, 40)
+    assert found["box"][:, :20].all()
+    assert not found["box"][:, 20:].any()
+    assert torch.equal(found["outline"], ~found["box"])
+    assert found["both"].float().mean(0).tolist() == [1.0] * 10 + [0.0] * 20 + [1.0] * 10
+    Image.new("L", (40, 20), 1).save(labels / "box.png")
+    assert read_pairs([pictures / "box.png"], labels)[0].region.all()  # a mask comes first
+    (labels / "both.txt").write_text("3 0.1 0.1 0.2 0.2\n3 0.1 0.2 0.3\n")
+    with pytest.raises(Problem, match=r"both\.txt, line 2: expected a class, then x and y of corners, or a box"):
+        read_pairs(pictures, labels)

@@ -2,13 +2,17 @@
 
 import json
 
+import numpy
 import pytest
 from PIL import Image
 
 from regard._problem import Problem
+from regard.vqa.named_objects import named_classes
 from regard.vqa.own import NoSplit
 from regard.vqa.question_sets import Daquar, EasyVqa, VqaRad, question_set_in
 from regard.vqa.read import read_questions, splits_in
+from regard.vqa.records import Record, Skipped
+from regard.vqa.regions import Regions
 
 
 def draw(path, colour=(9, 9, 9)):
@@ -135,3 +139,49 @@ def test_a_broken_file_is_a_problem(tmp_path):
     (tmp_path / "testset.json").write_text("[")
     with pytest.raises(Problem, match=r"testset.json cannot be read as JSON"):
         read_questions(tmp_path, "test")
+
+
+@pytest.mark.parametrize(("text", "classes"), [
+    ("what is on the table?", (10,)),
+    ("how many beds are below the window?", (1, 13)),
+    ("what is on the table next to the coffee table lamp?", (10,)),  # the first of them
+    ("what is the largest object in the picture?", ()),
+    ("what is below the picture?", (8,)),
+    ("what is on the left side of the picture?", ()),
+    ("what colour is the window screen on the bunk bed?", ()),
+    ("night_stand, television", (11,)),
+    ("is it a book?", ()),
+])  # fmt: skip
+def test_classes_that_a_text_names(text, classes):
+    assert named_classes(text) == classes
+
+
+def test_daquar_with_the_masks_of_thirteen_classes(daquar, tmp_path):
+    """The object that a question names is where it is in the picture, which is the frame without its border."""
+    numbers = numpy.zeros((480, 640), dtype=numpy.uint8)
+    numbers[45 : 45 + 425, 41 : 41 + 140] = 1  # a bed in the left quarter of the picture
+    (tmp_path / "nyu").mkdir()
+    Image.fromarray(numbers).save(tmp_path / "nyu" / "new_nyu_class13_0005.png")
+    Image.fromarray(255 - numbers[:9, :9]).save(tmp_path / "nyu" / "new_nyu_class13_eigen_0005.png")
+    Image.new("RGB", (560, 425)).save(daquar / "nyu_depth_images" / "image5.png")
+    records = read_questions(daquar, "test", regions=tmp_path / "nyu")
+    assert [record.regions for record in records.records] == [(1,)]
+    regions = Regions(records.records, records.objects, records.masks, records.skipped, records.shown)
+    (mask,) = regions(records.records)
+    assert mask[:, :56].all()
+    assert not mask[:, 56:].any()
+    train = read_questions(daquar, "train", regions=tmp_path / "nyu")  # its pictures have no masks
+    assert [record.regions for record in train.records] == [None, None]
+    assert str(train.skipped).count("image3: no mask") == 1
+    # A picture of the whole frame shows all of the mask.
+    Image.new("RGB", (640, 480)).save(daquar / "nyu_depth_images" / "image5.png")
+    assert read_questions(daquar, "test", regions=tmp_path / "nyu").shown is None
+
+
+def test_a_mask_smaller_than_what_is_shown_is_named(tmp_path):
+    Image.new("L", (4, 4), 1).save(tmp_path / "a.png")
+    skipped = Skipped()
+    record = Record(1, "a", "bed?", regions=(1,))
+    regions = Regions([record], {"a": tmp_path / "a.png"}, {}, skipped, (1, 1, 4, 4))
+    assert not regions([record]).any()
+    assert "smaller than what its picture shows" in str(skipped)

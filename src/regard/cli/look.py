@@ -26,7 +26,9 @@ def look(
     ),
     map: str | None = typer.Option(None, help='Exchange the map of the model, e.g. "entmax-1.5", and show both.'),
     masks: Path | None = typer.Option(
-        None, help="Score the heads on pictures or a folder: a folder of their masks, or a COCO-like JSON file."
+        None,
+        help="Score the heads on pictures or a folder: a folder of their masks, or of outlines as YOLO has them, or a "
+        "COCO-like JSON file.",
     ),
     prompt: str | None = typer.Option(
         None, help="Ask a model of pictures and text (LLaVA, Qwen-VL): what the token before its answer looks at."

@@ -1,4 +1,4 @@
-"""Pictures with the regions that matter in them: masks in a folder, or boxes and outlines in COCO-like JSON."""
+"""Pictures with the regions that matter in them: masks or outlines in a folder, or in COCO-like JSON."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from regard._problem import Problem
 from regard.pictures._read import FORMATS
 from regard.pictures._sources import SUFFIXES
 
+_OUTLINES = ".txt"  # ending of files of outlines in YOLO's form
+
 
 class PictureWithRegion(NamedTuple):
     """A picture and a region of it: its name, the path of the picture, a boolean mask (H, W)."""
@@ -29,7 +31,9 @@ def read_pairs(pictures: Path | Sequence[Path], masks: Path) -> list[PictureWith
 
     `pictures`: a folder, of which those are taken that have a region; or some pictures, each of which must have one.
     `masks`: a folder with a mask of the same name for each picture, whatever its ending: what is not zero is the
-    region (so the pictures of object numbers of drawn scenes are masks too). Or a JSON file as COCO's: `images` with
+    region (so the pictures of object numbers of drawn scenes are masks too). Or with a text file of outlines, as YOLO
+    has them: in each line the number of a class, then x and y of its corners as shares of the picture; or of a box, its
+    middle and its sides. Or a JSON file as COCO's: `images` with
     `id`, `file_name`, `width` and `height`, and `annotations` with `image_id` and `segmentation` (outlines) or `bbox`;
     the region of a picture is the union of its annotations.
     """
@@ -59,10 +63,44 @@ def _chosen(pictures: list[Path], masks: Path) -> list[PictureWithRegion]:
 
 
 def _from_folder(pictures: Path, masks: Path) -> Any:
-    named = {path.stem: path for path in sorted(masks.iterdir()) if path.suffix.lower() in SUFFIXES}
+    files = sorted(masks.iterdir(), reverse=True)  # a mask comes before outlines of the same name
+    named = {path.stem: path for path in files if path.suffix.lower() in (*SUFFIXES, _OUTLINES)}
     for path in sorted(pictures.iterdir()):
         if path.suffix.lower() in SUFFIXES and path.stem in named:
-            yield PictureWithRegion(path.name, path, _mask(named[path.stem]))
+            file = named[path.stem]
+            region = _outlined(file, path) if file.suffix.lower() == _OUTLINES else _mask(file)
+            yield PictureWithRegion(path.name, path, region)
+
+
+def _outlined(file: Path, picture: Path) -> Tensor:
+    """What is inside of the outlines, or boxes, that a text file has in YOLO's form."""
+    import numpy
+    from PIL import Image, ImageDraw
+
+    try:
+        with Image.open(picture, formats=FORMATS) as image:
+            width, height = image.size
+    except OSError as error:
+        raise Problem(f"{picture} cannot be read as a picture. Leave it out, or save it again.") from error
+    canvas = Image.new("1", (width, height))
+    draw = ImageDraw.Draw(canvas)
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        try:
+            shares = [float(text) for text in line.split()[1:]]
+        except ValueError:
+            shares = []
+        if not line.strip():
+            continue
+        if len(shares) < 4 or len(shares) % 2:
+            raise Problem(f"{file}, line {number}: expected a class, then x and y of corners, or a box. Correct it.")
+        if len(shares) == 4:
+            x, y, across, down = shares
+            left, right, top, bottom = x - across / 2, x + across / 2, y - down / 2, y + down / 2
+            draw.rectangle((left * width, top * height, right * width - 1, bottom * height - 1), fill=1)
+        else:
+            corners = [(x * width, y * height) for x, y in zip(shares[::2], shares[1::2], strict=True)]
+            draw.polygon(corners, fill=1)
+    return torch.from_numpy(numpy.array(canvas))
 
 
 def _mask(path: Path) -> Tensor:

@@ -77,7 +77,8 @@ class Examples:
     @cached_property
     def known_regions(self) -> Regions:
         """The regions of the answers, as masks of one size."""
-        return Regions(self.questions, self.records.objects, self.records.masks, self.records.skipped)
+        records = self.records
+        return Regions(self.questions, records.objects, records.masks, records.skipped, records.shown)
 
     @property
     def has_regions(self) -> bool:

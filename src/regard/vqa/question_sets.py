@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from regard._problem import Problem
 from regard.pictures._sources import SUFFIXES
 from regard.vqa.masks import Masks
+from regard.vqa.named_objects import NamedObjects
 from regard.vqa.own import NoSplit
 from regard.vqa.records import Record, Records, Skipped
 
@@ -62,6 +63,10 @@ class QuestionSet(ABC):
     def asked(self, split: str, skipped: Skipped) -> Iterator[Asked]:
         """The questions of a split; what is not whole is noted."""
 
+    def named_objects(self, regions: Path) -> NamedObjects | None:
+        """Masks of classes of objects in a folder, for regions by the words of a question; None: masks of pictures."""
+        return None
+
     def read(self, split: str, pictures: Path | None = None, regions: Path | None = None) -> Records:
         """The records of a split; arguments as in `read_questions`. NoSplit if there is none of this name."""
         if split not in self.splits():
@@ -69,6 +74,7 @@ class QuestionSet(ABC):
         place, skipped = pictures or self.folder, Skipped()
         files = _pictures_below(place)
         masks = Masks(*([regions] if regions else []), place, self.folder, by_name=bool(regions))
+        classes = self.named_objects(regions) if regions else None
         records, paths = [], {}
         for number, one in enumerate(self.asked(split, skipped)):
             path = files.get(one.picture)
@@ -76,10 +82,15 @@ class QuestionSet(ABC):
                 skipped.add("question without a picture", f"{one.where}: no picture {one.picture} in {place}")
                 continue
             paths[one.picture] = path
-            known = masks.named(None, one.picture, one.where, skipped)
+            if classes is None:
+                known = masks.named(None, one.picture, one.where, skipped)
+            else:
+                known = classes.named(one.question, one.picture, skipped)
             answers = (one.answer,) * _PEOPLE
             kinds = (one.answer_type, one.question_type)
             records.append(Record(f"{split} {number}", one.picture, one.question, answers, *kinds, known, lenient=True))
+        if classes is not None:
+            return Records(split, records, paths, skipped, classes.files, shown=classes.window(paths))
         return Records(split, records, paths, skipped, masks=masks.found)
 
 
@@ -87,7 +98,8 @@ class Daquar(QuestionSet):
     """DAQUAR: people's questions about indoor photographs of NYU Depth V2, as text.
 
     A question ends with the name of its picture ("... in the image3 ?"), which is taken off. Several answers ("knife,
-    fork") are one, as in the accuracy of its authors.
+    fork") are one, as in the accuracy of its authors. Regions may be the masks of nyuv2-meta-data: then they are the
+    objects that a question names (`regard.vqa.named_objects`).
     """
 
     @classmethod
@@ -105,6 +117,10 @@ class Daquar(QuestionSet):
     def _list_of(folder: Path, split: str) -> Path | None:
         """The list of the pictures of a split."""
         return _below(folder, f"{split}_images_list.txt") or _below(folder, f"{split}.txt")
+
+    def named_objects(self, regions: Path) -> NamedObjects | None:
+        """See `QuestionSet`."""
+        return NamedObjects.in_folder(regions)
 
     def splits(self) -> tuple[str, ...]:
         """Those that have a file of questions, or a list of pictures."""

@@ -75,6 +75,8 @@ class Records:
     skipped: Skipped = field(default_factory=Skipped)
     objects: dict[str, Path] = field(default_factory=dict)  # pictures of object numbers, by picture
     masks: dict[str, Path] = field(default_factory=dict)  # masks of regions, by their names in the records
+    # The part of `objects` that the pictures show: top, left, height, width in pixels; None for all of them.
+    shown: tuple[int, int, int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.records)

@@ -30,7 +30,12 @@ class Regions:
     """
 
     def __init__(
-        self, questions: Sequence[Record], objects: Mapping[str, Path], masks: Mapping[str, Path], skipped: Skipped
+        self,
+        questions: Sequence[Record],
+        objects: Mapping[str, Path],
+        masks: Mapping[str, Path],
+        skipped: Skipped,
+        shown: tuple[int, int, int, int] | None = None,
     ) -> None:
         """Remember where the pictures are.
 
@@ -38,8 +43,10 @@ class Regions:
         `objects`: pictures of object numbers, by the name of the picture: for regions that are numbers.
         `masks`: masks, by name: for regions that are names.
         `skipped`: gets a note on each that cannot be read.
+        `shown`: the part of the pictures of object numbers that the pictures themselves show: top, left, height and
+            width in pixels; default None, all.
         """
-        self.objects, self.masks, self.skipped = dict(objects), dict(masks), skipped
+        self.objects, self.masks, self.skipped, self.shown = dict(objects), dict(masks), skipped, shown
         known = [record for record in questions if record.regions]
         self._paths = list(dict.fromkeys(path for record in known for path in self._files(record)))
         self._packed: dict[tuple[str, tuple[int | str, ...]], Any] = {}
@@ -83,8 +90,19 @@ class Regions:
         numbers = [region for region in record.regions if isinstance(region, int)]
         parts = [_marked(_opened(self.masks[name])) for name in record.regions if isinstance(name, str)]
         if numbers:
-            parts.append(numpy.isin(_of_numbers(self.objects[record.picture]), numbers))
+            parts.append(numpy.isin(self._numbers(self.objects[record.picture]), numbers))
         return numpy.logical_or.reduce([_resampled(part, self.size) for part in parts])
+
+    def _numbers(self, path: Path) -> Any:
+        """The number of the object at each pixel that is shown (H, W)."""
+        numbers = _of_numbers(path)
+        if self.shown is None:
+            return numbers
+        top, left, height, width = self.shown
+        part = numbers[top : top + height, left : left + width]
+        if part.shape != (height, width):
+            raise Problem(f"{path} is smaller than what its picture shows of it. Give the whole mask.")
+        return part
 
     def _files(self, record: Record) -> list[Path]:
         names = [self.masks[region] for region in record.regions or () if isinstance(region, str)]
