@@ -530,6 +530,32 @@ def test_nothing_is_left_behind():
     assert hooks == sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 
+def test_one_watch_has_one_block_at_a_time():
+    model, given = make("vit", "sdpa")
+    hooks = sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules())
+    again = watch(model)
+    with again as seen:
+        with pytest.raises(ValueError, match=r"^watch: got the same one, inside its block"), again:
+            pass
+        model(**given)
+    with again as later:
+        model(**given)
+    assert len(seen) == len(later) == 2
+    assert hooks == sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules())
+
+
+def test_a_block_in_which_nothing_was_seen_ends_with_a_warning():
+    """Above all a compiled model, whose attentions nobody can see."""
+    model, given = make("vit", "sdpa")
+    compiled = torch.compile(model, backend="eager")
+    said = r"no attention of ViTFor.*inside torch\.compile"
+    with torch.no_grad(), pytest.warns(UserWarning, match=said), watch(model) as seen:
+        compiled(**given)
+    assert not seen
+    with pytest.raises(RuntimeError), watch(model):
+        raise RuntimeError  # which says enough
+
+
 def test_only_the_watched_model_is_seen_and_gradients_still_flow():
     model, given = make("vit", "sdpa")
     other, _ = make("vit", "sdpa")
@@ -559,8 +585,8 @@ def test_a_model_that_it_does_not_know_says_what_is_missing():
         model(pictures())
     assert seen[0].tokens.length == 19
     with (
-        watch(model, tokens={"encoder": Tokens.picture((4, 4), prefix=1)}),
         pytest.raises(ValueError, match=r"^tokens: got 17 tokens, expected the 19 keys"),
+        watch(model, tokens={"encoder": Tokens.picture((4, 4), prefix=1)}),
     ):
         model(pictures())
 
