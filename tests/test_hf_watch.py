@@ -373,6 +373,18 @@ def test_pictures_in_text():
     torch.testing.assert_close(last.pictures(last.summary.rows), last.summary.rows[..., 2:18].unflatten(-1, (4, 4)))
 
 
+def test_pictures_in_text_with_the_class_token_of_their_tower():
+    model, given = make("llava", "sdpa")
+    model.config.vision_feature_select_strategy = "full"
+    given["input_ids"][:, 18] = 39
+    with watch(model, rows=[-1]) as seen:
+        model(**given)
+    one = seen[-1]
+    picture = (Span("image", 2, 3), Span("image", 3, 19, (4, 4)))
+    assert one.tokens.spans == (Span("text", 0, 2), *picture, Span("text", 19, 24))
+    torch.testing.assert_close(one.pictures(one.summary.rows), one.summary.rows[..., 3:19].unflatten(-1, (4, 4)))
+
+
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
 def test_pictures_of_several_sizes_in_text(family):
     model, given = make(family, "sdpa")

@@ -91,6 +91,7 @@ def test_panels_are_those_of_the_class_token(folder):
         looked.panels["layer 1"]["mean"], seen[1].pictures(seen[1].summary.rows)[0, :, 0].mean(0)
     )
     assert looked.panels["rollout"]["all layers"].shape == (4, 4)
+    assert looked.equal == pytest.approx((1 / 17, 1 / 17))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ def test_windows_of_several_stages_and_the_tower_of_a_model_of_text():
     )
     looked = look(VisionModel.of(transformers.AutoModel.from_config(config)), read(CAT))
     assert [looked.panels[f"layer {i}"]["mean"].shape for i in (0, 1)] == [(8, 8), (4, 4)]
+    assert looked.equal == pytest.approx((1 / 64, 1 / 16))
     text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
     tower = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8)
     both = transformers.LlavaConfig(
