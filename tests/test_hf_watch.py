@@ -373,6 +373,18 @@ def test_pictures_in_text():
     torch.testing.assert_close(last.pictures(last.summary.rows), last.summary.rows[..., 2:18].unflatten(-1, (4, 4)))
 
 
+def test_pictures_in_text_with_the_class_token_of_their_tower():
+    model, given = make("llava", "sdpa")
+    model.config.vision_feature_select_strategy = "full"
+    given["input_ids"][:, 18] = 39
+    with watch(model, rows=[-1]) as seen:
+        model(**given)
+    one = seen[-1]
+    picture = (Span("image", 2, 3), Span("image", 3, 19, (4, 4)))
+    assert one.tokens.spans == (Span("text", 0, 2), *picture, Span("text", 19, 24))
+    torch.testing.assert_close(one.pictures(one.summary.rows), one.summary.rows[..., 3:19].unflatten(-1, (4, 4)))
+
+
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
 def test_pictures_of_several_sizes_in_text(family):
     model, given = make(family, "sdpa")
@@ -530,6 +542,32 @@ def test_nothing_is_left_behind():
     assert hooks == sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 
+def test_one_watch_has_one_block_at_a_time():
+    model, given = make("vit", "sdpa")
+    hooks = sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules())
+    again = watch(model)
+    with again as seen:
+        with pytest.raises(ValueError, match=r"^watch: got the same one, inside its block"), again:
+            pass
+        model(**given)
+    with again as later:
+        model(**given)
+    assert len(seen) == len(later) == 2
+    assert hooks == sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules())
+
+
+def test_a_block_in_which_nothing_was_seen_ends_with_a_warning():
+    """Above all a compiled model, whose attentions nobody can see."""
+    model, given = make("vit", "sdpa")
+    compiled = torch.compile(model, backend="eager")
+    said = r"no attention of ViTFor.*inside torch\.compile"
+    with torch.no_grad(), pytest.warns(UserWarning, match=said), watch(model) as seen:
+        compiled(**given)
+    assert not seen
+    with pytest.raises(RuntimeError), watch(model):
+        raise RuntimeError  # which says enough
+
+
 def test_only_the_watched_model_is_seen_and_gradients_still_flow():
     model, given = make("vit", "sdpa")
     other, _ = make("vit", "sdpa")
@@ -559,8 +597,8 @@ def test_a_model_that_it_does_not_know_says_what_is_missing():
         model(pictures())
     assert seen[0].tokens.length == 19
     with (
-        watch(model, tokens={"encoder": Tokens.picture((4, 4), prefix=1)}),
         pytest.raises(ValueError, match=r"^tokens: got 17 tokens, expected the 19 keys"),
+        watch(model, tokens={"encoder": Tokens.picture((4, 4), prefix=1)}),
     ):
         model(pictures())
 

@@ -20,12 +20,13 @@ from regard.patches.photograph import describe_patches
 FIRST = "#look-maps figure:first-child canvas"
 
 
-def vision_model():
+def vision_model(heads=4):
     transformers = pytest.importorskip("transformers")
     from regard.looking import VisionModel
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": heads, "intermediate_size": 48}
+    sizes["hidden_size"] = 8 * heads
     model = transformers.ViTForImageClassification(
         transformers.ViTConfig(**sizes, image_size=32, patch_size=8, num_labels=7)
     )
@@ -180,6 +181,7 @@ class TestInTheBrowser:
         opened(page, addresses[0])
         page.wait_for_selector("#look-maps canvas")
         titled(page, "row 8, column 11 of 20")
+        assert not page.locator("#no-model").is_visible()  # it would be empty
         assert page.locator("#look-maps h3").all_text_contents()[:4] == [
             "softmax",
             "entmax 1.5",
@@ -265,6 +267,23 @@ class TestInTheBrowser:
         titled(page, "row 1, column 1 of 4")
         page.get_by_role("button", name="Class token").click()
         titled(page, "the class token")
+
+    def test_twelve_heads_have_room_and_numbers(self, browser):
+        app = create_app(None, looking=Looking(vision_model(heads=12), "twelve"))
+        with served(app) as found, watched(browser, *found) as page:
+            opened(page, found[0])
+            titled(page, "the mean of 12 heads")
+            assert page.evaluate(
+                "[...document.querySelectorAll('#look-multiples > div')].every(e => e.scrollWidth <= e.clientWidth)"
+            )
+            numbers = page.locator(".multiples-row.heads span").all_text_contents()
+            assert numbers == ["head", "mean", *map(str, range(12))]
+            middles = """s => [...document.querySelectorAll(s)].map(e => {
+                const { x, width } = e.getBoundingClientRect(); return x + width / 2; })"""
+            columns = [
+                page.evaluate(middles, selector) for selector in (".heads span", ".multiples-row:last-child > *")
+            ]
+            assert columns[0][1:] == pytest.approx(columns[1][1:], abs=1)
 
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     def test_on_a_phone_with_a_finger(self, browser, addresses, scheme):

@@ -91,6 +91,7 @@ def test_panels_are_those_of_the_class_token(folder):
         looked.panels["layer 1"]["mean"], seen[1].pictures(seen[1].summary.rows)[0, :, 0].mean(0)
     )
     assert looked.panels["rollout"]["all layers"].shape == (4, 4)
+    assert looked.equal == pytest.approx((1 / 17, 1 / 17))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ def test_windows_of_several_stages_and_the_tower_of_a_model_of_text():
     )
     looked = look(VisionModel.of(transformers.AutoModel.from_config(config)), read(CAT))
     assert [looked.panels[f"layer {i}"]["mean"].shape for i in (0, 1)] == [(8, 8), (4, 4)]
+    assert looked.equal == pytest.approx((1 / 64, 1 / 16))
     text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
     tower = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8)
     both = transformers.LlavaConfig(
@@ -128,6 +130,50 @@ def test_without_a_model(tmp_path):
     assert result.exit_code == 0, result.output
     assert "sparsemax" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {"patches.png", "patches.csv", "patches.json"}
+
+
+TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32, "patch_size": 8}
+CONV = {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1], "image_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (transformers.ViTConfig(**TINY, image_size=32, num_channels=1), "^this vit takes pictures of 1 channels"),
+        (transformers.YolosConfig(**TINY, image_size=[32, 32]), "cannot watch yolos: .*tokens are not known.*tokens="),
+        (transformers.ConvNextConfig(**CONV), "^regard look cannot watch convnext: .*expected attentions"),
+        (transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4), "not a model of pict"),
+    ],
+    ids=lambda x: getattr(x, "model_type", ""),
+)
+def test_models_that_it_cannot_look_with_say_why(config, message):
+    with pytest.raises(Problem, match=message):
+        VisionModel.of(transformers.AutoModel.from_config(config))
+
+
+@pytest.mark.parametrize("kind", ["swin", "beit"])
+def test_a_model_in_half_precision_is_given_pictures_in_it(kind):
+    config = {
+        "swin": transformers.SwinConfig(image_size=32, patch_size=4, embed_dim=16, depths=[1], num_heads=[2]),
+        "beit": transformers.BeitConfig(**TINY, image_size=32),
+    }[kind]
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config).eval()
+    expected = look(VisionModel.of(model), read(CAT)).panels["layer 0"]["mean"]
+    got = look(VisionModel.of(model.bfloat16()), read(CAT)).panels["layer 0"]["mean"]
+    torch.testing.assert_close(got.float(), expected, rtol=0.05, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["nonsense", "entmax--2", "normmax-1", "sinkhorn-0", "mean", "inverse", "tvmax"])
+def test_a_map_that_cannot_be_exchanged_is_refused_before_the_model_is_loaded(name):
+    result = run("look", "no/such-model", CAT, "--map", name)
+    assert isinstance(result.exception, Problem)
+    assert str(result.exception).startswith(f"--map {name}: ")
+
+
+def test_words_see_those_before_them_alone_and_no_doubly_stochastic_map():
+    result = run("look", "no/such-model", CAT, "--map", "sinkhorn", "--prompt", "what")
+    assert re.match("--map sinkhorn: its weights depend on words that come later", str(result.exception))
 
 
 @pytest.mark.parametrize(
@@ -193,11 +239,17 @@ def test_a_head_that_finds_objects_is_told_from_one_that_does_not(folder, tmp_pa
         assert both.mean["mass"] == pytest.approx((first.mean["mass"] + second.mean["mass"]) / 2)
     result = run("look", folder, *chosen, "--masks", masks, "--out", tmp_path / "some.png")
     assert "Means over 2 pictures" in result.output
+    assert json.loads((tmp_path / "some.json").read_text())["map"] == "model"
     written = json.loads((tmp_path / "some.json").read_text())["rows"][0]
     assert written["mass low"] <= written["mass"] <= written["mass high"]
     (pictures / "4.png").write_bytes((pictures / "0.png").read_bytes())
     with pytest.raises(Problem, match=r"4\.png has no region in .*masks"):
         read_pairs([*chosen, pictures / "4.png"], masks)
+    with model.exchanged("sparsemax"):
+        expected = [one.row() for one in score(model, read_pairs(chosen, masks))]
+    under = score(model, read_pairs(chosen, masks), "sparsemax")
+    assert [one.row() for one in under] == expected != [one.row() for one in by_name]
+    assert "Means over 2 pictures, with sparsemax in every attention." in under.text()
     result = run("look", folder, pictures, "--masks", boxes, "--out", tmp_path / "scores.png")
     assert result.exit_code == 0, result.output
     assert "Means over 4 pictures" in result.output

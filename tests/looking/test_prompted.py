@@ -85,6 +85,7 @@ def test_panels_are_the_weights_of_the_last_token_on_the_picture(saved):
         out = asked.model(**inputs, output_attentions=True)
     assert list(looked.panels) == ["layer 0", "layer 1", "rollout"]
     joint = torch.eye(len(inputs["input_ids"][0]))
+    assert looked.equal == pytest.approx((1 / len(joint),) * 2)  # words are keys too
     for layer, weights in enumerate(out.attentions):
         on_picture = weights[0, :, -1, places].reshape(4, *grid)
         panels = looked.panels[f"layer {layer}"]

@@ -219,7 +219,7 @@ def _of_softmax(block: SoftmaxBlock, wanted: Wanted, regions: Tensor | None) -> 
 def _entropy(p: Tensor) -> Tensor:
     """Shannon entropy of weights along the last axis, divided by their sum; 0 ln 0 = 0, with finite derivatives."""
     if _check.values_checked(p) and p.numel() and float(p.detach().amin()) < 0:
-        remedy = 'Weights of the mean may be negative: leave "entropy" out of want.'
+        remedy = 'Those of the mean, and of densities on a grid, may be: leave "entropy" out of want.'
         _check.complain("map", f"a negative weight, {float(p.min())}", "weights >= 0 for an entropy", remedy)
     logs = p.clamp(min=torch.finfo(p.dtype).tiny)
     logs = logs.log() if torch.is_grad_enabled() else logs.log_()

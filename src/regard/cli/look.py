@@ -24,7 +24,9 @@ def look(
         Path("out/look.png"),
         help="The picture to write, .png if it has no ending; JSON and CSV lie beside it. Of several, out-NAME.png.",
     ),
-    map: str | None = typer.Option(None, help='Exchange the map of the model, e.g. "entmax-1.5", and show both.'),
+    map: str | None = typer.Option(
+        None, help='Exchange the map of the model, e.g. "entmax-1.5", and show both; with --masks, score that one.'
+    ),
     masks: Path | None = typer.Option(
         None,
         help="Score the heads on pictures or a folder: a folder of their masks, or of outlines as YOLO has them, or a "
@@ -51,7 +53,16 @@ def look(
         regard look my-model one.jpg two.jpg --masks boxes.json
     """
     from regard._problem import Problem
-    from regard.looking import load_looking, look_at_patches, read_pairs, score, with_ending, write_looks, write_scores
+    from regard.looking import (
+        load_looking,
+        look_at_patches,
+        map_to_exchange,
+        read_pairs,
+        score,
+        with_ending,
+        write_looks,
+        write_scores,
+    )
     from regard.looking import look as look_with
     from regard.pictures import read
 
@@ -65,11 +76,12 @@ def look(
     if not has_model and (given := [option for option, value in only_with_model.items() if value is not None]):
         raise Problem(f"{given[0]} needs a model: regard look MODEL PICTURE {given[0]}.")
     out = with_ending(out)  # before the model is loaded
+    if map is not None:
+        map_to_exchange(map, causal=prompt is not None)
     model = load_looking(what[0], prompt=prompt, tower=tower, download=download) if has_model else None
     if model is not None and masks is not None:
-        with model.exchanged(map):
-            paths = [Path(name) for name in pictures]
-            scores = score(model, read_pairs(paths[0] if is_folder else paths, masks))
+        paths = [Path(name) for name in pictures]
+        scores = score(model, read_pairs(paths[0] if is_folder else paths, masks), map)
         typer.echo(scores.text())
         for path in write_scores(scores, out):
             typer.echo(f"Written: {path}")

@@ -163,17 +163,22 @@ class TextLayout(Layout):
         return tuple(self._continued(tokens, keys) for tokens in self.prompt)
 
     def _continued(self, tokens: Tokens, keys: int) -> Tokens:
-        spans = [self._with_cut(span) for span in tokens.spans if span.stop <= keys]
+        spans = [part for span in tokens.spans if span.stop <= keys for part in self._with_cut(span)]
         length = spans[-1].stop if spans else 0
         if length < keys:
             start = spans.pop().start if spans and spans[-1].kind == "text" else length
             spans.append(Span("text", start, keys))
         return Tokens(tuple(spans))
 
-    def _with_cut(self, span: Span) -> Span:
-        """A picture whose patches, from the convolution of this pass, are as many as its tokens."""
-        fits = self.cut is not None and self.cut[0] * self.cut[1] == span.stop - span.start
-        return span._replace(grid=self.cut) if span.kind == "image" and span.grid is None and fits else span
+    def _with_cut(self, span: Span) -> list[Span]:
+        """A picture whose patches, from the convolution of this pass, are its tokens, all or after a class token."""
+        if span.kind != "image" or span.grid is not None or self.cut is None:
+            return [span]
+        start = span.stop - self.cut[0] * self.cut[1]
+        if start not in (span.start, span.start + 1):
+            return [span]
+        before = [span._replace(stop=start)] if start > span.start else []
+        return [*before, span._replace(start=start, grid=self.cut)]
 
 
 def cutting_convolutions(model: nn.Module) -> Iterator[nn.Conv2d]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ class watch:
 
     The block gets a `Recording`: one `Seen` for each call of an attention. Memory grows with the number of tokens, not
     with its square, unless the model's own attention does. Nothing recorded has a gradient. Under eager attention in
-    training, weights are those after dropout. A call inside `torch.compile` is not seen.
+    training, weights are those after dropout; what gradient checkpointing computes again is seen again. A call inside
+    `torch.compile` is not seen: a block in which nothing was seen ends with a warning.
 
     >>> import torch
     >>> from transformers import AutoModel, ViTConfig
@@ -88,9 +90,13 @@ class watch:
         self._names = {id(self._modules[name]): name for name in names}
         self._handles: list[Any] = []
         self._seen = Recording([])
+        self._inside = False
 
     def __enter__(self) -> Recording:
         """Begin to record."""
+        if self._inside:
+            _check.complain("watch", "the same one, inside its block", "one that is not", "Make another: watch(model).")
+        self._inside = True
         self._seen = Recording([])
         self._handles = self._layouts.prepare()
         for name in self._numbers:
@@ -100,12 +106,15 @@ class watch:
         _install(self)
         return self._seen
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """Stop recording, and leave no hook behind."""
         _uninstall(self)
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._inside = [], False
+        if kind is None and not self._seen:
+            why = "it did not run in this block, or only inside torch.compile, which nobody can watch"
+            warnings.warn(f"regard.hf.watch has seen no attention of {type(self.model).__name__}: {why}.", stacklevel=2)
 
     def _watched_names(self, layers: str | None) -> list[str]:
         """The attentions to watch; an error if one of them has code that is not known."""

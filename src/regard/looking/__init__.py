@@ -3,7 +3,7 @@
 from regard.looking.load import load_looking, load_vision
 from regard.looking.look import Look, look, look_at_patches, with_ending, write_looks
 from regard.looking.maps_side_by_side import MeasuredWeights, maps_of, measure_weights, region_on_grid
-from regard.looking.model import LookingModel
+from regard.looking.model import LookingModel, map_to_exchange
 from regard.looking.prompted import PromptedModel
 from regard.looking.regions import PictureWithRegion, read_pairs
 from regard.looking.score import HeadScore, score, write_scores
@@ -27,6 +27,7 @@ __all__ = [
     "load_vision",
     "look",
     "look_at_patches",
+    "map_to_exchange",
     "maps_of",
     "measure_weights",
     "read_pairs",

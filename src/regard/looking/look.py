@@ -47,6 +47,7 @@ class Look:
     picture: Tensor  # (3, H, W)
     panels: dict[str, dict[str, Tensor]]
     table: list[dict[str, Any]]
+    equal: tuple[float, ...]  # the weight of a patch, if all keys had equal weights, in each layer
     answers: dict[str, dict[str, float]] = field(default_factory=dict)  # by map
 
     def write(self, out: Path | str) -> list[Path]:
@@ -64,7 +65,7 @@ class Look:
 
         columns = max(len(row) for row in self.panels.values())
         shared = [x for row in self.panels.values() for title, x in row.items() if title != ROLLED]
-        brightest, equal = max(float(x.max()) for x in shared), 1 / shared[0].numel()
+        brightest = max(float(x.max()) for x in shared)
         shape = min(2.0, max(0.5, self.picture.shape[-2] / self.picture.shape[-1]))
         wide = 3.0 if columns < 4 else 1.5
         high = (wide * shape + 0.25) * len(self.panels) + 0.4
@@ -78,7 +79,8 @@ class Look:
                 grid(self.picture, weights, ax, vmax=own or brightest, bar=False)
                 scaled = "" if own is None else f", its own scale to {own:.2g}"
                 ax.set_title(f"{name}, {title}{scaled}", fontsize=7, loc="center" if own is None else "left")
-        label = f"weight, one scale for all;\nequal weights {equal:.2g}"
+        equal = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(self.equal), max(self.equal))))
+        label = f"weight, one scale for all;\nequal weights {equal}"
         colour_bar(figure, scale(brightest), label, ax=axes, shrink=min(1.0, 3 / len(self.panels)))
         with replacing(out) as path:
             figure.savefig(path, dpi=100, format=out.suffix[1:])
@@ -126,7 +128,11 @@ def look(model: LookingModel, picture: Tensor, map: str | None = None) -> Look:
             seen, all_answers[map] = model.run(picture, rows=model.query, keep=True)
         panels |= _panels(f"{map}: ", seen, model)
         table += _table(map, seen, model)
-    return Look(picture, panels, table, {name: one for name, one in all_answers.items() if one})
+    named = {name: one for name, one in all_answers.items() if one}
+    patches = [maps_by_head(calls)[0].numel() for calls in seen.layers]
+    shares = {row["layer"]: row["on patches of equal weights"] for row in table}
+    equal = tuple(share / count for share, count in zip(shares.values(), patches, strict=True))
+    return Look(picture, panels, table, equal, named)
 
 
 def look_at_patches(picture: Tensor) -> Look:
@@ -145,7 +151,7 @@ def look_at_patches(picture: Tensor) -> Look:
         row |= {"entropy": float(summary.entropy.mean()), "support": float(summary.support.float().mean())}
         row |= {"effective": float(summary.effective.mean()), "entropy of equal weights": math.log(len(features))}
         table.append(row | {"on patches": 1.0, "on patches of equal weights": 1.0})
-    return Look(picture, {"all patches": panels}, table)
+    return Look(picture, {"all patches": panels}, table, (1 / len(features),))
 
 
 def _panels(before: str, seen: Recording, model: LookingModel) -> dict[str, dict[str, Tensor]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from regard._problem import Problem
@@ -17,10 +18,40 @@ from regard.hf import Recording, register
 from regard.hf._attention import attention, output_recorder
 from regard.hf._masks import float_mask
 from regard.looking.views import ModelView
-from regard.maps.spelling import as_map
+from regard.maps._value import MapValue
+from regard.maps.gates import Inverse
+from regard.maps.mean import Mean
+from regard.maps.spelling import as_map, parse_map
+from regard.maps.tvmax import TVmax
 
 _EXCHANGED = "regard_exchanged"  # the attn_implementation of a model whose map is another than its own
+_NO_EXCHANGE: dict[type, str] = {
+    Mean: "its weights may be negative, and have no entropy",
+    Inverse: "it is for distances, and scores of a model are inner products",
+    TVmax: "it is for patches alone, and a model has other tokens beside them",
+}
 LIKELIEST = 5  # classes or words that are named
+
+
+def map_to_exchange(name: str, *, causal: bool = False) -> MapValue:
+    """The map of a name that a model can be run with in place of its own; an error in one line for any other.
+
+    `causal`: whether the model is one of text, whose words see those before them alone; default False.
+
+    >>> map_to_exchange("entmax-1.3")
+    Entmax(alpha=1.3)
+    """
+    try:
+        map = parse_map(name, (1, 2))
+        map(torch.zeros(1, 2))  # its parameters may be out of bounds
+    except ValueError as error:
+        raise Problem(f"--map {name}: {error}") from error
+    reason = _NO_EXCHANGE.get(type(map))
+    if map.couples_rows and causal:
+        reason = "its weights depend on words that come later"
+    if reason is not None:
+        raise Problem(f"--map {name}: {reason}. Take softmax, sparsemax, entmax-ALPHA, normmax-ALPHA or gate.")
+    return map
 
 
 class LookingModel(ABC):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard._problem import Problem
+from regard.looking.run_lengths import mask_of_runs
 from regard.pictures._read import FORMATS
 from regard.pictures._sources import SUFFIXES
 
@@ -31,11 +32,11 @@ def read_pairs(pictures: Path | Sequence[Path], masks: Path) -> list[PictureWith
 
     `pictures`: a folder, of which those are taken that have a region; or some pictures, each of which must have one.
     `masks`: a folder with a mask of the same name for each picture, whatever its ending: what is not zero is the
-    region (so the pictures of object numbers of drawn scenes are masks too). Or with a text file of outlines, as YOLO
-    has them: in each line the number of a class, then x and y of its corners as shares of the picture; or of a box, its
-    middle and its sides. Or a JSON file as COCO's: `images` with
-    `id`, `file_name`, `width` and `height`, and `annotations` with `image_id` and `segmentation` (outlines) or `bbox`;
-    the region of a picture is the union of its annotations.
+        region (so the pictures of object numbers of drawn scenes are masks too), of one with transparent parts what is
+        not transparent. Or with a text file of outlines, as YOLO has them: in each line the number of a class, then x
+        and y of its corners as shares of the picture; or of a box, its middle and its sides. Or a JSON file as COCO's:
+        `images` with `id`, `file_name`, `width` and `height`, and `annotations` with `image_id` and `segmentation`
+        (outlines or run lengths) or `bbox`; the region of a picture is the union of its annotations.
     """
     if not isinstance(pictures, Path):
         return _chosen(list(pictures), masks)
@@ -104,22 +105,25 @@ def _outlined(file: Path, picture: Path) -> Tensor:
 
 
 def _mask(path: Path) -> Tensor:
-    """What is not zero in a picture of a mask."""
+    """What is not zero in a picture of a mask, or not transparent, if only some of it is."""
     import numpy
     from PIL import Image
 
     try:
         with Image.open(path, formats=FORMATS) as image:
+            bands = image.getbands()
             values = torch.from_numpy(numpy.asarray(image).astype(numpy.int64))
     except OSError as error:
         raise Problem(f"{path} is not a mask that can be read. Save it as PNG.") from error
-    return values.ne(0) if values.dim() == 2 else values.ne(0).any(-1)
+    values = values if values.dim() == 3 else values[..., None]
+    if bands[-1] == "A":
+        opacity, values = values[..., -1], values[..., :-1]
+        if int(opacity.amin()) < int(opacity.amax()):
+            return opacity.ne(0)
+    return values.ne(0).any(-1)
 
 
 def _from_json(pictures: Path, file: Path) -> Any:
-    import numpy
-    from PIL import Image, ImageDraw
-
     try:
         content = json.loads(file.read_text())
         shapes = defaultdict(list)
@@ -133,16 +137,34 @@ def _from_json(pictures: Path, file: Path) -> Any:
     for name, width, height, marked in images:
         if not marked or not (pictures / name).is_file():
             continue
-        canvas = Image.new("1", (width, height))
-        draw = ImageDraw.Draw(canvas)
+        region = torch.zeros(height, width, dtype=torch.bool)
         for annotation in marked:
-            outlines = annotation.get("segmentation")
-            if isinstance(outlines, list) and outlines:
-                for outline in outlines:
-                    draw.polygon(list(map(float, outline)), fill=1)
-            elif "bbox" in annotation:
-                x, y, across, down = map(float, annotation["bbox"])
-                draw.rectangle((x, y, x + across - 1, y + down - 1), fill=1)
-            else:
-                raise Problem(f"{file}: an annotation of {name} has neither outlines in segmentation nor a bbox.")
-        yield PictureWithRegion(name, pictures / name, torch.from_numpy(numpy.array(canvas)))
+            try:
+                region |= _annotated(annotation, height, width)
+            except (ValueError, KeyError, TypeError) as error:
+                what = "expected outlines or run lengths in segmentation, or a bbox"
+                raise Problem(f"{file}: an annotation of {name} cannot be read: {error}; {what}.") from error
+        yield PictureWithRegion(name, pictures / name, region)
+
+
+def _annotated(annotation: dict[str, Any], height: int, width: int) -> Tensor:
+    """The mask (H, W) of one annotation: of its outlines or run lengths, and only without these of its box."""
+    import numpy
+    from PIL import Image, ImageDraw
+
+    shape = annotation.get("segmentation")
+    if isinstance(shape, dict):
+        if [int(side) for side in shape["size"]] != [height, width]:
+            raise ValueError(f"run lengths of size {shape['size']} in a picture of {[height, width]}")
+        return mask_of_runs(shape["counts"], (height, width))
+    canvas = Image.new("1", (width, height))
+    draw = ImageDraw.Draw(canvas)
+    if shape:
+        for outline in shape:
+            draw.polygon(list(map(float, outline)), fill=1)
+    else:
+        x, y, across, down = map(float, annotation["bbox"])
+        if not (across > 0 and down > 0):
+            raise ValueError(f"a bbox {annotation['bbox']} without an area")
+        draw.rectangle((x, y, x + max(0.0, across - 1), y + max(0.0, down - 1)), fill=1)
+    return torch.from_numpy(numpy.array(canvas))

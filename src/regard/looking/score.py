@@ -48,9 +48,16 @@ class HeadScore:
 
 
 class Scores(list[HeadScore]):
-    """The scores of all heads, in the order of the layers; `pictures` is how many they are means of."""
+    """The scores of all heads, in the order of the layers, means over so many `pictures`, under a `map`."""
 
     pictures = 0
+    map = "model"  # its own
+
+    @property
+    def over(self) -> str:
+        """What they are means over."""
+        some = f"{self.pictures} picture" + ("s" if self.pictures != 1 else "")
+        return some if self.map == "model" else f"{some}, with {self.map} in every attention"
 
     def text(self) -> str:
         """A table of text, the heads with the most mass in the regions first."""
@@ -61,12 +68,13 @@ class Scores(list[HeadScore]):
                 for m in SCORED
             ]
             lines.append(f"{one.layer:>5}{one.head:>5}" + "".join(f"{cell:>36}" for cell in cells))
-        note = f"Means over {self.pictures} pictures. Chance: equal weights on all patches. The best of"
-        return "\n".join([*lines, f"{note} {len(self)} heads is better than chance by luck alone: try it on others."])
+        lines.append(f"Means over {self.over}. Chance: equal weights on all patches; less divergence is better.")
+        lines.append(f"The best of {len(self)} heads is better than chance by luck alone: try it on others.")
+        return "\n".join(lines)
 
 
-def score(model: LookingModel, pairs: Sequence[PictureWithRegion]) -> Scores:
-    """How well every head of a model finds the regions of pictures.
+def score(model: LookingModel, pairs: Sequence[PictureWithRegion], map: str | None = None) -> Scores:
+    """How well every head of a model finds the regions of pictures; with `map`, under that map in every attention.
 
     Attention is what the class token or the last token of a prompt looks at, or the mean weight of each patch where
     there is neither; the share of tokens that are no patches is left out. Chance levels are those of equal weights on
@@ -76,7 +84,8 @@ def score(model: LookingModel, pairs: Sequence[PictureWithRegion]) -> Scores:
     measured: list[dict[str, Tensor]] = []
     chances: list[dict[str, Tensor]] = []
     for pair in pairs:
-        seen, _ = model.run(read(pair.picture), rows=model.query)
+        with model.exchanged(map):
+            seen, _ = model.run(read(pair.picture), rows=model.query)
         region = _resized(pair.region)[None]
         parts, levels, names = [], [], []
         for calls in seen.layers:
@@ -93,7 +102,7 @@ def score(model: LookingModel, pairs: Sequence[PictureWithRegion]) -> Scores:
     equal_values = {m: torch.stack([x[m] for x in chances]).double().numpy() for m in SCORED}
     pictures = [pair.name for pair in pairs]
     scores = Scores()
-    scores.pictures = len(pairs)
+    scores.pictures, scores.map = len(pairs), map or "model"
     for place, (layer, name, head) in enumerate(names):
         columns = {m: values[m][:, place] for m in SCORED}
         scores.append(
@@ -130,14 +139,14 @@ def write_scores(scores: Scores, out: Path | str) -> list[Path]:
         ax.set_ylabel(f"{measure} (less is better)" if measure == "divergence" else measure)
         ax.margins(x=0.01)
     axes[-1].set_xticks(places, [f"{one.layer}.{one.head}" for one in scores], rotation=90, fontsize=6)
-    axes[-1].set_xlabel(f"layer.head; means over {scores.pictures} pictures")
+    axes[-1].set_xlabel(f"layer.head; means over {scores.over}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=7)
     with replacing(out) as path:
         figure.savefig(path, dpi=100, format=out.suffix[1:])
     rows = [one.row() for one in scores]
     beside_json, beside_csv = out.with_suffix(".json"), out.with_suffix(".csv")
     with replacing(beside_json) as path:
-        path.write_text(json.dumps({"pictures": scores.pictures, "rows": rows}, indent=1) + "\n")
+        path.write_text(json.dumps({"pictures": scores.pictures, "map": scores.map, "rows": rows}, indent=1) + "\n")
     with replacing(beside_csv) as path, path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

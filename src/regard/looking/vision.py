@@ -35,10 +35,16 @@ class VisionModel(LookingModel):
     def of(cls, model: Any, mean: tuple[float, ...] = GREY, std: tuple[float, ...] = GREY) -> VisionModel:
         """A model in memory; of one with a tower for text, the tower for pictures."""
         model = tower_of(model).eval()
-        size = getattr(model.config, "image_size", None)
+        size, channels = getattr(model.config, "image_size", None), getattr(model.config, "num_channels", 3)
+        kind = getattr(model.config, "model_type", type(model).__name__)
         if size is None:
-            kind = getattr(model.config, "model_type", type(model).__name__)
             raise Problem(f"{kind} is not a model of pictures: its configuration has no image_size.")
+        if channels != 3:
+            raise Problem(f"this {kind} takes pictures of {channels} channels; regard look gives red, green and blue.")
+        try:
+            watch(model)
+        except ValueError as error:
+            raise Problem(f"regard look cannot watch {kind}: {error}") from error
         height, width = (size, size) if isinstance(size, int) else size
         return cls(model, (int(height), int(width)), mean, std)
 
@@ -46,7 +52,7 @@ class VisionModel(LookingModel):
         """A picture (3, H, W) in bytes as the model takes it, (1, 3, h, w): resized from edge to edge, not cropped."""
         x = resized(picture, self.size)[None]
         mean, std = (torch.tensor(c).reshape(1, 3, 1, 1) for c in (self.mean, self.std))
-        return (x - mean) / std
+        return ((x - mean) / std).to(self.model.dtype)
 
     def run(self, picture: Tensor, **how: Any) -> tuple[Recording, dict[str, float]]:
         """What every attention saw of a picture, and the likeliest classes with their shares, if it has classes."""
@@ -55,7 +61,7 @@ class VisionModel(LookingModel):
         logits = getattr(out, "logits", None)
         if logits is None:
             return seen, {}
-        top = logits[0].softmax(-1).topk(min(LIKELIEST, logits.shape[-1]))
+        top = logits[0].float().softmax(-1).topk(min(LIKELIEST, logits.shape[-1]))
         names = self.model.config.id2label
         return seen, {str(names[int(i)]): float(p) for p, i in zip(top.values, top.indices, strict=True)}
 

@@ -22,7 +22,7 @@ async function show_tab(restored) {
     $("tab-" + tab).tabIndex = tab === name ? 0 : -1;
     $(tab).hidden = tab !== name;
   }
-  $("no-model").hidden = Boolean(server.model) || Boolean(server.look.model) || name !== "look";
+  $("no-model").hidden = Boolean(server.model) || Boolean(server.look.model) || !server.hint || name !== "look";
   say("");
   if (!started[name]) { started[name] = true; await starters[name](server); }
   else if (restored) await restorers[name]();

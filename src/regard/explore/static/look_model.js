@@ -31,7 +31,11 @@ export function show_multiples(reply, picture, shape, choose) {
         at: `${name}.${layer}.${head ?? "mean"}`, label: `layer ${layer}, ${head === null ? "mean of heads" : `head ${head}`}`, chosen: own && layer === reply.layer && head === reply.head, own, act: () => choose(layer, head),
       })));
     });
-    return make("div", { role: own ? "radiogroup" : "group", "aria-label": `Layers and heads, ${readable(name)}` }, make("h3", {}, readable(name)), ...rows);
+    const most = Math.max(...layers.map(heads => heads.length)), numbers = Array.from({ length: most }, (_, head) => make("span", {}, head));
+    const top_row = make("div", { class: "multiples-row heads", "aria-hidden": "true" }, make("span", {}, "head"), make("span", {}, "mean"), ...numbers);
+    const group = make("div", { role: own ? "radiogroup" : "group", "aria-label": `Layers and heads, ${readable(name)}` }, make("h3", {}, readable(name)), top_row, ...rows);
+    group.style.setProperty("--columns", most + 1);
+    return group;
   }));
   if (focused) place.querySelector(`[data-at="${focused}"]`)?.focus();
 }
