@@ -31,10 +31,10 @@ RUNNING = words(
 SHARED = words("device devices num-nodes strategy timeout")
 LOOKING = words("basis em-iterations map no-padding padding price ridge-penalty")
 MODEL = words(
-    """affinity before cell-variance coordinates dropout feed-forward flat fused guided-first heads layers neighbours
-    no-cell-variance no-coordinates no-guided-first no-neighbours no-norm-first no-standardise no-unbiased-norm
-    no-whiten norm-first placement reads self-attention standardise tokens unbiased-norm whiten whiten-width width
-    words"""
+    """affinity before cell-variance coordinates dropout feed-forward flat fused guided-first guided-mixes heads layers
+    marks neighbours no-cell-variance no-coordinates no-guided-first no-guided-mixes no-neighbours no-norm-first
+    no-standardise no-sums no-unbiased-norm no-whiten norm-first placement reads scores self-attention standardise sums
+    tokens unbiased-norm whiten whiten-width width words"""
 )
 TRAINING = words("above accumulate anneal batch clip epochs glove grouped lr optimizer schedule single")
 VIEWS = words("blur blur-sigma flip grey jitter jitter-p local local-scale local-size ratio scale size tries window")
@@ -87,6 +87,7 @@ FLAGS = {
             "preset",
             "regions",
             "seeds",
+            "shared-epochs",
             "test",
             "unseen",
             "workers",

@@ -19,12 +19,15 @@ from regard.vqa.accuracy import Accuracy
 from regard.vqa.baseline import majority, question_only
 from regard.vqa.compare import Comparison, compare_kinds
 from regard.vqa.evaluate import Summary
+from regard.vqa.feature_store import FeatureStore
 from regard.vqa.folder import AnsweringFolder
 from regard.vqa.jobs import Job, run_jobs
 from regard.vqa.read import read_questions
 from regard.vqa.results import MEASURES
 from regard.vqa.settings import small, small_training
+from regard.vqa.store import load_run
 from regard.vqa.tables import cell, interval, table
+from regard.vqa.train import train
 
 TINY = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32, "flat": 16, "fused": 24, "words": 8}
 
@@ -51,6 +54,30 @@ def place(tmp_path_factory):
     said = regard(*made, "--split", "pairs", "--split", "test")
     assert "46 pictures, 8 x 8 x 16" in said
     return folder
+
+
+def test_kinds_that_begin_with_shared_epochs(place, tmp_path):
+    """Every kind goes on from the weights of one run with discrete softmax; a step this small leaves them there."""
+    settings = small_training(model=small(**TINY, marks=2, sums=True), epochs=1, above=2, lr=1e-9)
+    kinds, shares = ["discrete-sparsemax", "mixture-2"], []
+    arguments = (tmp_path, place / "scenes", place / "features", settings, kinds)
+    result = compare_kinds(*arguments, seeds=1, shared_epochs=2, progress=shares.append)
+    assert result.tables().startswith("All attentions of a seed begin with the same 2 epochs with discrete-softmax.")
+    assert shares == sorted(shares)
+    begun, *runs = (load_run(tmp_path / f"{name}-0") for name in ("start", *kinds))
+    assert begun.model.attention == "discrete-softmax"
+    for run, kind in zip(runs, kinds, strict=True):
+        assert run.model.attention == kind
+        for name, weight in run.model.state_dict().items():
+            torch.testing.assert_close(weight, begun.model.state_dict()[name], msg=name)
+    with pytest.raises(Problem, match="began with the weights of start-0, now random weights"):
+        compare_kinds(*arguments, seeds=1)
+    other = replace(settings, model=replace(settings.model, width=8))
+    records, store = read_questions(place / "scenes", "train"), FeatureStore.open(place / "features")
+    with pytest.raises(Problem, match="start-0 is a run with other sizes"):
+        train(tmp_path / "other", records, store, other, start=tmp_path / "start-0")
+    with pytest.raises(Problem, match="start-0 is a run with other words or answers"):
+        train(tmp_path / "other", records, store, replace(settings, above=60), start=tmp_path / "start-0")
 
 
 def test_tables_of_two_kinds_and_two_seeds(place, tmp_path):

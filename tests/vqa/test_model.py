@@ -201,6 +201,26 @@ def test_reads_has_two_values():
         small(reads="keys")
 
 
+def test_one_softmax_over_all_answers():
+    scores = torch.randn(4, 5, requires_grad=True)
+    targets = torch.tensor([[1.0, 0, 0, 0, 0], [0, 0.9, 0, 0.3, 0], [0, 0, 0, 0, 0.6], [0, 0, 0, 0, 0]])
+    model = tiny(scores="softmax")
+    loss = model.loss(scores, targets)
+    by_hand = -sum(
+        share / float(row.sum()) * (scores[i, j] - scores[i].exp().sum().log())
+        for i, row in enumerate(targets)
+        for j, share in enumerate(row)
+        if share
+    )
+    torch.testing.assert_close(loss, by_hand)
+    torch.testing.assert_close(model.probabilities(scores).sum(-1), torch.ones(4))
+    assert torch.equal(tiny().probabilities(scores), scores.sigmoid())
+    (slope,) = torch.autograd.grad(loss, scores)
+    assert bool((slope[3] == 0).all()), "nobody answered it"
+    with pytest.raises(ValueError, match="scores: got 'logits', expected one of"):
+        small(scores="logits")
+
+
 def test_questions_about_one_picture_together_each_read_by_itself():
     features, words, rows = torch.randn(2, 4, 4, 12), torch.randint(1, 20, (3, 5)), torch.tensor([1, 0, 1])
     model = tiny(before=1, layers=2, reads="own").eval()
@@ -220,7 +240,13 @@ def test_wrong_grid():
         tiny()(torch.randn(1, 5, 5, 12), torch.ones(1, 3, dtype=torch.int64))
 
 
-INSIDE = ({}, {"neighbours": False, "coordinates": False}, {"before": 1, "guided_first": True}, {"map": "sparsemax"})
+INSIDE = (
+    {},
+    {"neighbours": False, "coordinates": False},
+    {"before": 1, "guided_first": True},
+    {"map": "sparsemax"},
+    {"before": 1, "marks": 2, "guided_mixes": False, "sums": True},
+)
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -86,6 +86,12 @@ def compare(
         "mean; features without pictures or backbone)",
         autocompletion=among(HIDE_NAMES),
     ),
+    shared_epochs: int = typer.Option(
+        0,
+        min=0,
+        help="Passes over the data that all attentions of a seed share, with discrete softmax, before each goes on for "
+        "--epochs: less work, and no comparison of trainings from the first step.",
+    ),
     workers: int | None = typer.Option(
         None, min=1, help="Trainings at the same time, one core each. (default: 2; for each process of torchrun 1)"
     ),
@@ -162,6 +168,7 @@ def compare(
         faithfulness=faithfulness,
         hide=hiding,
         shared=join,
+        shared_epochs=shared_epochs,
     )
     typer.echo(result.tables())
     typer.echo(f"\nNumbers: {ComparisonFolder(out).results}")

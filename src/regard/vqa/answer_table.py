@@ -160,7 +160,7 @@ def _best_answers(predictor: Predictor, grid: Tensor, rows: Sequence[_Row], kind
     length = predictor.model.settings.tokens
     words = torch.stack([predictor.words.encode(row.question, length) for row in rows])
     scores, _ = predictor.model(grid, words, torch.zeros(len(rows), dtype=torch.int64), attention=kind)
-    best = scores.sigmoid().max(-1)
+    best = predictor.model.probabilities(scores).max(-1)
     return list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
 
 

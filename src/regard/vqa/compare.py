@@ -24,11 +24,11 @@ from regard.vqa.examples import Examples
 from regard.vqa.faithfulness import Faithfulness, measure_faithfulness
 from regard.vqa.faithfulness_table import columns_of, seeds_table
 from regard.vqa.features import FeatureStore
-from regard.vqa.folder import ComparisonFolder
+from regard.vqa.folder import AnsweringFolder, ComparisonFolder
 from regard.vqa.hide_names import HideName
 from regard.vqa.hiding import choose_hiding
 from regard.vqa.jobs import Job, run_jobs
-from regard.vqa.kinds import Continuous, Kind, MixtureSelected, parse
+from regard.vqa.kinds import Continuous, Discrete, Kind, MixtureSelected, parse
 from regard.vqa.needs import Need, check_features, check_splits
 from regard.vqa.own import TRAIN
 from regard.vqa.provenance import training_data
@@ -38,6 +38,7 @@ from regard.vqa.shared_jobs import JobQueue, share_jobs
 from regard.vqa.store import Run, load_run
 from regard.vqa.tables import cell, table
 
+_SHARED, _STARTED = Discrete("softmax"), "start"  # the kind that others start from, and the name of its runs
 PRICES = (0.05, 0.1, 0.3, 1.0)  # lambda of test-MCA: the price per component
 _MEASURES_SHOWN = ("mass", "pointing", "divergence", "rank", "entropy", "support", "focus", "modes", "area")
 
@@ -68,6 +69,7 @@ class Comparison:
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
     hidden: str = ""
+    shared_epochs: int = 0  # that all kinds of a seed began with
 
     def add(self, name: str, summary: Summary, unseen: Summary | None = None) -> None:
         """Add one seed to the row `name`: its summary on the test split, and on that of unseen pairs."""
@@ -105,7 +107,9 @@ class Comparison:
         answer_types = sorted(_columns(self.by_answer_type), key=_type_order)
         families = _columns(self.by_question_type)
         totals = ("overall", "unseen pairs")
-        parts = [
+        passes = f"{self.shared_epochs} epoch{'s' if self.shared_epochs > 1 else ''}"
+        parts = [f"All attentions of a seed begin with the same {passes} with {_SHARED}."] if self.shared_epochs else []
+        parts += [
             table(
                 "Accuracy in percent, by answer type",
                 {
@@ -152,6 +156,7 @@ class Comparison:
             "components": self.components,
             "faithfulness": self.faithfulness,
             "hidden": self.hidden,
+            "shared_epochs": self.shared_epochs,
         }
 
 
@@ -194,6 +199,7 @@ def compare_kinds(
     faithfulness: int = 0,
     hide: HideName | None = None,
     shared: bool = False,
+    shared_epochs: int = 0,
 ) -> Comparison:
     """Train every kind with every seed, evaluate each on `test`, and write `results.json`; rerun to resume.
 
@@ -216,6 +222,8 @@ def compare_kinds(
     `hide`: how, as in `regard.vqa.hiding.choose_hiding`; default None.
     `shared`: share the runs with other processes that make the same call, on this machine and others that see `out`
         (`regard.vqa.shared_jobs`); default False. Always under torchrun.
+    `shared_epochs`: passes over the data that all kinds of a seed share: a model with discrete softmax, from whose
+        weights each kind goes on for the epochs of the settings; default 0, every kind begins with random weights.
     """
     needs = comparison_needs(test, unseen)
     check_splits(data, needs)
@@ -229,19 +237,19 @@ def compare_kinds(
         check_answers(records, data, need.use, need.option)
         check_features(store, records, data)
     folder = ComparisonFolder(out)
+
+    def job(name: str, kind: str, seed: int, epochs: int | None, start: AnsweringFolder | None = None) -> Job:
+        of_run = replace(settings, seed=seed, epochs=epochs, model=replace(settings.model, attention=kind))
+        how = running or Running(progress=False)
+        return Job(folder.run(name, seed), data, features, of_run, how, pictures, start)
+
+    first = [job(_STARTED, str(_SHARED), seed, shared_epochs) for seed in range(seeds)] if shared_epochs else []
     jobs = [
-        Job(
-            folder.run(kind, seed),
-            data,
-            features,
-            replace(settings, seed=seed, model=replace(settings.model, attention=kind)),
-            running or Running(progress=False),
-            pictures,
-        )
+        job(kind, kind, seed, settings.epochs, first[seed].out if first else None)
         for seed in range(seeds)
         for kind in map(str, map(parse, kinds))
     ]
-    result = Comparison()
+    result = Comparison(shared_epochs=shared_epochs)
     evaluate = partial(
         _evaluate_job, test=test, unseen=unseen, prices=tuple(prices), regions=regions, hidden=(faithfulness, hide)
     )
@@ -253,9 +261,20 @@ def compare_kinds(
         if several:
             key = [digests, test, unseen, list(prices), None if regions is None else str(regions), faithfulness, hide]
             queue = JobQueue(folder.queue, key)
-            results = share_jobs(jobs, partial(_as_json, evaluate=evaluate), queue, ranks, workers, progress)
+
+            def run_all(jobs: list[Job], then: Callable[[Job], Any], progress: Callable[[float], None]) -> list[Any]:
+                return share_jobs(jobs, then, queue, ranks, workers, progress)
         else:
-            results = run_jobs(jobs, partial(_as_json, evaluate=evaluate), workers, progress)
+
+            def run_all(jobs: list[Job], then: Callable[[Job], Any], progress: Callable[[float], None]) -> list[Any]:
+                return run_jobs(jobs, then, workers, progress)
+
+        before = len(first) / (len(first) + len(jobs))  # the share of the runs that are shared
+        show = progress or (lambda _: None)
+        if first:
+            run_all(first, _is_trained, lambda share: show(before * share))
+        evaluated = partial(_as_json, evaluate=evaluate)
+        results = run_all(jobs, evaluated, lambda share: show(before + (1 - before) * share))
         for rows in results:
             for name, summary, unseen_summary in rows["rows"]:
                 result.add(name, Summary.from_json(summary), unseen_summary and Summary.from_json(unseen_summary))
@@ -267,6 +286,11 @@ def compare_kinds(
             result.add_quality(name, means)
         folder.write_results(result.to_json())
     return result
+
+
+def _is_trained(job: Job) -> bool:
+    """All that is asked of a run that others start from."""
+    return job.out.is_done
 
 
 def _as_json(job: Job, evaluate: Callable[[Job], Any]) -> dict[str, Any]:

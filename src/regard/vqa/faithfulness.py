@@ -169,9 +169,9 @@ def measure_faithfulness(
     """Hide cells of the pictures of some questions, and follow the answers, for several kinds of output attention.
 
     Each kind is followed in the answer that it gives itself, right or wrong. The gradient is that of the answer's
-    score before the sigmoid, at the features of the cells, times their difference from the features of a picture of
-    which all is hidden. A picture takes 4 (steps - 1) + 2 passes of the backbone, and 4 (steps - 1) more for each
-    question and kind.
+    score before the sigmoid or softmax, at the features of the cells, times their difference from the features of a
+    picture of which all is hidden. A picture takes 4 (steps - 1) + 2 passes of the backbone, and 4 (steps - 1) more for
+    each question and kind.
 
     `model`: not changed.
     `examples`: questions with features.
@@ -241,8 +241,8 @@ class _Hidden:
         attended, *others = self._features(self._inner(own)).chunk(3)
         features = torch.cat([self.whole, self.nothing, attended, self.blind, *others])
         with torch.no_grad():
-            said = self.model(features, words.expand(len(features), -1), attention=kind).scores[:, answer]
-        said = said.sigmoid().double().cpu()
+            said = self.model(features, words.expand(len(features), -1), attention=kind).scores
+        said = self.model.probabilities(said)[:, answer].double().cpu()
         inner = said[2:].reshape(len(RANKINGS), 2, self.steps - 1)
         whole, nothing = (x.expand(len(RANKINGS), 1) for x in said[:2])
         deletion = torch.cat([whole, inner[:, 0], nothing], -1)

@@ -26,7 +26,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """One training: its folder, questions, features, settings, and the folder of pictures if it is elsewhere."""
+    """One training: its folder, questions, features, settings, and the folder of pictures if it is elsewhere.
+
+    start: a run that is trained already, and whose weights are the first; None for random ones.
+    """
 
     out: AnsweringFolder
     data: Path
@@ -34,6 +37,7 @@ class Job:
     settings: TrainSettings
     running: Running = field(default_factory=lambda: Running(progress=False))
     pictures: Path | None = None
+    start: AnsweringFolder | None = None
 
 
 def run_jobs(
@@ -85,7 +89,8 @@ def _run(job: Job, then: Callable[[Job], T]) -> T:
     torch.set_num_threads(1)
     if not (job.running.resume and job.out.is_done):
         records, store = read_questions(job.data, "train", job.pictures), FeatureStore.open(job.features)
-        trained = train(job.out.path, records, store, job.settings, running=job.running)
+        start = None if job.start is None else job.start.path
+        trained = train(job.out.path, records, store, job.settings, running=job.running, start=start)
         job.out.write_done(trained.fitted.seconds)
     return then(job)
 
@@ -108,9 +113,14 @@ def _check_settings(job: Job) -> None:
     if not job.out.config.is_file():
         return
     try:
-        written = settings_of(job.out.read_config())
+        config = job.out.read_config()
+        written = settings_of(config)
     except (ValueError, KeyError, TypeError) as error:
         raise Problem(f"{job.out.config} cannot be read ({error}). Train into another folder.") from error
+    start = None if job.start is None else job.start.path.name
+    if config.get("start") != start:
+        was, now = (f"the weights of {name}" if name else "random weights" for name in (config.get("start"), start))
+        raise Problem(f"{job.out.path} has a run that began with {was}, now {now}. Name another folder, or: --fresh")
     if written != job.settings:
         pairs = ((written, job.settings), (written.model, job.settings.model))
         differences = [

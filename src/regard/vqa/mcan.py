@@ -23,6 +23,7 @@ from regard.nn._computed import ComputedBuffers
 from regard.vqa.cells import Neighbours, coordinates, whitening
 from regard.vqa.inside import cell_attention, layer_parts
 from regard.vqa.kinds import Kind
+from regard.vqa.marks import Marks
 from regard.vqa.norm import UnbiasedNorm
 from regard.vqa.output import Looked, OutputAttention
 from regard.vqa.settings import ModelSettings
@@ -31,7 +32,7 @@ _PART = 4096  # rows converted to double precision at a time
 
 
 class Answered(NamedTuple):
-    """Output of a model: scores (B, A) before the sigmoid, and what the output attention looked at."""
+    """Output of a model: scores (B, A) before the sigmoid or softmax, and what the output attention looked at."""
 
     scores: Tensor
     looked: Looked
@@ -54,11 +55,14 @@ class MCAN(ComputedBuffers, Pretrained):
     `settings.neighbours`, a 3 x 3 convolution, ReLU and a linear layer; with the cell's coordinates, if
     `settings.coordinates`), layers of self-attention, attention guided by the last layer of the text, and feed-forward.
     `settings.before` layers of self-attention alone come first. With `settings.guided_first` self-attention follows
-    the guided attention, so that what the question marks in one cell reaches the others in the same layer. Words are
-    pooled by discrete attention, cells by the output attention; the sum goes through a norm and a linear layer. With
-    `settings.reads` "own" the values of the output attention are the cells as the same layers make them without
-    self-attention, so that none carries anything of another; its scores are those of the mixed cells.
-    `loss` is the binary cross-entropy, summed over answers and examples.
+    the guided attention, so that what the question marks in one cell reaches the others in the same layer; without
+    `settings.guided_mixes` there is none in these layers. With `settings.marks` the first of them gives every cell
+    where it lies from what the question marks (`regard.vqa.marks`). Words are pooled by discrete attention, cells by
+    the output attention; the sum goes through a norm and a linear layer. With `settings.reads` "own" the values of the
+    output attention are the cells as the same layers make them without marks and self-attention, so that none carries
+    anything of another; its scores are those of the mixed cells.
+    `loss` is the cross-entropy, summed over examples: binary, and summed over answers, or of one softmax over all
+    answers with `settings.scores` "softmax"; `probabilities` are what it is the loss of.
 
     `save_pretrained`, `from_pretrained` and `push_to_hub` are for the network alone; `regard.vqa.Predictor` has them
     for the network with its words, answers and backbone. Both load the folder of a run too.
@@ -129,6 +133,10 @@ class MCAN(ComputedBuffers, Pretrained):
             TransformerDecoderLayer(d, s.heads, s.feed_forward, **options, **parts(), **within())
             for _ in range(s.layers)
         )
+        if not s.guided_mixes:
+            for layer in self.decoder:
+                del layer.self_attn, layer.norm1
+        self.marks = Marks(d, s.marks, cells) if s.marks else None
         self.flat_text = AttentionPool(d, s.flat, out=s.fused, dropout=s.dropout)
         self.flat_picture = OutputAttention(
             d,
@@ -140,6 +148,7 @@ class MCAN(ComputedBuffers, Pretrained):
             placement=s.placement,
             cell_variance=s.cell_variance,
             fitting=s.fitting,
+            sums=s.sums,
             hidden=s.flat,
             out=s.fused,
             dropout=s.dropout,
@@ -194,14 +203,16 @@ class MCAN(ComputedBuffers, Pretrained):
         for i, layer in enumerate(self.decoder):
             decode = cast(TransformerDecoderLayer, layer)
             # What does not depend on the question yet is computed once per picture.
-            if not self.settings.guided_first:
+            if self.settings.guided_mixes and not self.settings.guided_first:
                 _note(visited, MixingLayer(decode, x))
                 x = decode.within(x, key_padding_mask=missing)
+            marked = self.marks(x, y, absent, rows, present) if self.marks is not None and i == 0 else None
             if rows is not None and i == 0:
                 x, own = x[rows], None if own is None else own[rows]
                 present, missing = (None, None) if present is None else (present[rows], ~present[rows])
+            x = x if marked is None else x + marked
             x = decode.across(x, y, key_padding_mask=absent)
-            if self.settings.guided_first:
+            if self.settings.guided_mixes and self.settings.guided_first:
                 _note(visited, MixingLayer(decode, x))
                 x = decode.within(x, key_padding_mask=missing)
             x = decode.feed(x)
@@ -228,8 +239,18 @@ class MCAN(ComputedBuffers, Pretrained):
         return y, absent
 
     def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Binary cross-entropy of scores (B, A) to soft targets (B, A), summed."""
-        return nn.functional.binary_cross_entropy_with_logits(scores, targets, reduction="sum")
+        """Cross-entropy of scores (B, A) to soft targets (B, A), summed.
+
+        Under softmax targets are scaled to sum to one; a question without any has no loss.
+        """
+        if self.settings.scores == "sigmoid":
+            return nn.functional.binary_cross_entropy_with_logits(scores, targets, reduction="sum")
+        shares = targets / targets.sum(-1, keepdim=True).clamp_min(torch.finfo(targets.dtype).tiny)
+        return nn.functional.cross_entropy(scores, shares, reduction="sum")
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Probabilities of answers (B, A) from their scores: each by itself, or together."""
+        return scores.sigmoid() if self.settings.scores == "sigmoid" else scores.softmax(-1)
 
     def standardise(self, sample: Tensor) -> None:
         """Set the mean and scale of the features from a sample of them, (..., D)."""

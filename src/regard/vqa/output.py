@@ -32,6 +32,7 @@ from regard.continuous import (
 from regard.continuous.attention import read_out
 from regard.maps.entmax import softmax
 from regard.vqa.kinds import BasisName, Discrete, FittedKind, Fitting, Kind, PlacementName, named_map, parse
+from regard.vqa.marks import Sums
 
 
 class Looked(NamedTuple):
@@ -67,6 +68,7 @@ class OutputAttention(nn.Module):
     `cell_variance`: add the variance inside a cell to that of the weights, default True; else 1e-6, as the authors of
         the thesis add.
     `fitting`: of mixtures; default `Fitting()`.
+    `sums`: add sums over the cells (`regard.vqa.marks.Sums`), the same for all kinds, to the context; default False.
     `hidden`: the width of the hidden layer that scores cells; default `dim`.
     `out`: the width of the output; default None, no output layer.
     `dropout`: its probability in the score network; default 0.
@@ -91,6 +93,7 @@ class OutputAttention(nn.Module):
         placement: PlacementName = "centre",
         cell_variance: bool = True,
         fitting: Fitting | None = None,
+        sums: bool = False,
         hidden: int | None = None,
         out: int | None = None,
         dropout: float = 0.0,
@@ -102,6 +105,7 @@ class OutputAttention(nn.Module):
         self.padding, self.ridge_penalty = padding, _check.number("ridge_penalty", ridge_penalty, above=0)
         self.placement, self.cell_variance, self.fitting = placement, cell_variance, fitting or Fitting()
         self.pool = _Layers(dim, dim if hidden is None else hidden, out, dropout)
+        self.sums = Sums(dim, dim if out is None else out) if sums else None
         if isinstance(self.kind, FittedKind):
             _ = self.regression  # computed now, not in the first step
 
@@ -130,12 +134,13 @@ class OutputAttention(nn.Module):
         attention = self.kind if kind is None else parse(kind)
         s = self.pool.score(x).squeeze(-1)
         x = x if values is None else values
+        summed = 0 if self.sums is None else self.sums(s, x, mask)
         if isinstance(attention, Discrete):
             row_mask = None if mask is None else mask.unsqueeze(-2)
             p = named_map(attention.map, self.cells)[1](s.unsqueeze(-2), mask=row_mask)
             weights = (p if isinstance(p, Tensor) else p.weights).squeeze(-2)
             context = (weights.to(x.dtype).unsqueeze(-2) @ x).squeeze(-2)
-            return Looked(self.pool.merge(context), weights, weights, None)
+            return Looked(self.pool.merge(context) + summed, weights, weights, None)
         assert isinstance(attention, FittedKind)
         weights = softmax(s, mask=mask)
         with torch.autocast(x.device.type, enabled=False):  # densities and their expectations need float32
@@ -144,7 +149,7 @@ class OutputAttention(nn.Module):
             )
             operator = self.regression.operator(x.device, mask)
             context, _, effective = read_out(x, density, self.regression.setting.basis, operator, mask)
-        return Looked(self.pool.merge(context), weights.detach(), effective.to(x.dtype), density)
+        return Looked(self.pool.merge(context) + summed, weights.detach(), effective.to(x.dtype), density)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "regression"}  # it can be computed again

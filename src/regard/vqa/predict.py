@@ -236,7 +236,7 @@ class Predictor(Pretrained):
         visited: list[MixingLayer] = []
         scores, looked = self.model(grid, numbers, attention=kind, visited=visited)
         traced = trace(self.model, looked, visited)
-        best = scores[0].sigmoid().topk(min(top, len(self.answers)))
+        best = self.model.probabilities(scores)[0].topk(min(top, len(self.answers)))
         ranked = [(self.answers.spelled[i], float(s)) for s, i in zip(best.values, best.indices.tolist(), strict=True)]
         cells = self.model.cells
         weights, effective = (x[0].float().reshape(cells).cpu() for x in (looked.weights, looked.effective))

@@ -14,6 +14,7 @@ from regard.vqa.inside import LAYER_MAP_NAMES, AffinityName, check_head_width, c
 from regard.vqa.kinds import EM_ITERATIONS, NAMES, BasisName, Fitting, PlacementName, SelfAttentionName, parse
 
 ReadsName = Literal["mixed", "own"]  # cells that the output attention reads
+ScoresName = Literal["sigmoid", "softmax"]  # from scores of answers to probabilities
 
 LAMBDAS = (10, 100, 500)
 """The thesis' prices of a component, lambda in Tables 6.3 and 6.4, in its own scale: see `price_of`."""
@@ -61,6 +62,16 @@ class ModelSettings:
     guided_first: bool = setting(
         "Guided attention comes before self-attention in a layer; in the original after it.", False
     )
+    guided_mixes: bool = setting(
+        "Cells attend to one another in the guided layers too; without, in the layers before alone, which is quicker.",
+        True,
+    )
+    marks: int = setting(
+        "Places that a question marks first, and from which each cell then gets its distance and direction; the "
+        "original has none.",
+        0,
+        at_least=0,
+    )
     feed_forward: int = setting("Width of the hidden layer of a feed-forward network.", 2048, at_least=1)
     flat: int = setting("Width of the hidden layer that scores words and cells.", 512, at_least=1)
     fused: int = setting("Width of the vector that the answer is classified from.", 1024, at_least=1)
@@ -80,6 +91,16 @@ class ModelSettings:
         "What the output attention reads: the cells after self-attention (mixed), as in the original, or each as it is "
         "without the others (own), so that nothing comes from where it does not look.",
         "mixed",
+    )
+    sums: bool = setting(
+        "Add sums over the cells, each by a gate of its score, to the mean that the output attention reads: a mean "
+        "cannot count.",
+        False,
+    )
+    scores: ScoresName = setting(
+        "What makes probabilities of scores, and is learned: a sigmoid for each answer, as in the original, or one "
+        "softmax over all, which takes fewer steps.",
+        "sigmoid",
     )
     attention: str = setting("Output attention; regard ask --help lists them.", "discrete-softmax", suggest=NAMES)
     basis: BasisName = setting("Basis functions of a continuous output attention.", "thesis-100")
@@ -127,8 +148,11 @@ class ModelSettings:
         object.__setattr__(self, "attention", str(parse(self.attention)))
         object.__setattr__(self, "map", layer_map_name(self.map, self.affinity))
         check_head_width(self.affinity, self.width, self.heads)
-        check_self_attention(self.self_attention, self.layers + self.before)
+        check_self_attention(self.self_attention, self.layers * self.guided_mixes + self.before)
+        if self.marks and not self.layers:
+            _plain.complain("marks", self.marks, "0 without guided layers", "Add a layer, or leave the marks out.")
         _plain.choice("reads", self.reads, get_args(ReadsName))
+        _plain.choice("scores", self.scores, get_args(ScoresName))
         _plain.choice("basis", self.basis, get_args(BasisName))
         _plain.choice("placement", self.placement, get_args(PlacementName))
         _plain.number("ridge_penalty", self.ridge_penalty, above=0)

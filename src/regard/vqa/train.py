@@ -36,7 +36,7 @@ from regard.vqa.provenance import training_data
 from regard.vqa.records import Answers, Records
 from regard.vqa.samples import keep_samples
 from regard.vqa.settings import TrainSettings, thesis_schedule
-from regard.vqa.store import KIND
+from regard.vqa.store import KIND, load_run
 from regard.vqa.words import Words, read_glove
 
 
@@ -88,7 +88,7 @@ class Answering(Task):
         self.steps_done = int(state.get("steps_done", self.annealed_steps))
 
     def loss(self, batch: Any) -> tuple[Tensor, dict[str, Any]]:
-        """Binary cross-entropy summed over answers and examples; in the log, per example ("each")."""
+        """Cross-entropy summed over examples; in the log, per example ("each")."""
         features = batch["features"]
         if self.backbone is not None:  # pictures, of which it makes features
             features = grids(self.backbone, self.backbone.prepare(features))
@@ -128,6 +128,7 @@ def train(
     *,
     validation: Records | None = None,
     running: Running | None = None,
+    start: Path | str | None = None,
 ) -> Trained:
     """Train a model on records and stored features; rerun to resume. A folder with a run on other data is a Problem.
 
@@ -139,6 +140,8 @@ def train(
         some of them are kept in the run (`regard.vqa.samples`); default None. Not with a `PixelStore`: evaluate its
         run afterwards.
     `running`: devices, precision, log, progress; default `regard.training.Running()`.
+    `start`: the folder of a run of the same sizes, words and answers, whose weights are the first; default None, drawn
+        at random.
     """
     running = running or Running()
     folder = AnsweringFolder(Path(out))
@@ -173,6 +176,8 @@ def train(
         vectors, _ = read_glove(settings.glove, words, settings.model.words)
         with torch.no_grad():
             model.embedding.weight.copy_(torch.where(vectors.any(1, keepdim=True), vectors, model.embedding.weight))
+    if start is not None:
+        _begin_with(model, Path(start), words, answers)
     config: dict[str, Any] = {
         "kind": KIND,
         "model": settings.model.to_json(),
@@ -183,6 +188,8 @@ def train(
         "backbone": store.description.to_json() | {"end_to_end": backbone is not None},
         "training": {k: v for k, v in settings.to_json().items() if k != "model"},
     }
+    if start is not None:
+        config["start"] = Path(start).name
     validated = None
     if validation is not None:
         validated = Examples(validation, store, words, answers, settings.model.tokens)
@@ -234,6 +241,18 @@ def train(
             keep_samples(folder, validation)
     evaluation = evaluated(validated) if validated else None
     return Trained(folder.path, fitted, evaluation, stopping.due, _skipped(examples, validated))
+
+
+def _begin_with(model: MCAN, start: Path, words: Words, answers: Answers) -> None:
+    """Give a model the weights of a run; a Problem if that answers other questions, or is of another size."""
+    run = load_run(start)
+    same = run.words.fingerprint == words.fingerprint and run.answers.fingerprint == answers.fingerprint
+    weights = run.model.state_dict()
+    sizes = {name: x.shape for name, x in weights.items()} == {name: x.shape for name, x in model.state_dict().items()}
+    if not (same and sizes):
+        what = "sizes" if same else "words or answers"
+        raise Problem(f"{start} is a run with other {what}. Start from one that was trained on the same questions.")
+    model.load_state_dict(weights)
 
 
 def _begin(folder: AnsweringFolder, data: DataDescription, *, resume: bool) -> bool:
