@@ -193,6 +193,9 @@ class OneCell(torch.nn.Module):
         scores = torch.stack([-4 * score * self.weight, torch.full_like(score, -50.0)], 1)
         return type("Said", (tuple,), {"scores": property(lambda s: s[0])})((scores, Looked(x, weights, weights, None)))
 
+    def probabilities(self, scores):
+        return scores.sigmoid()
+
 
 class Ones:
     """Features of one, hidden by zeros."""

@@ -63,13 +63,14 @@ def match_moments(
 
 def moments(w: Tensor, where: Locations) -> tuple[Tensor, Tensor]:
     """Mean (..., d) and covariance (..., d, d), within-cell variance included, of weights (..., L) that sum to one."""
-    mean = w @ where.points
     # Centred before squaring: E[t t'] - mu mu' would lose four of float32's seven digits. And with the middle of the
     # locations as origin, so that nothing is lost far from zero.
     points = where.points - where.middle
-    offset = points - (w @ points).unsqueeze(-2)
+    centre = w @ points
+    offset = points - centre.unsqueeze(-2)
     spread = (w.unsqueeze(-1) * offset).mT @ offset
-    return mean, spread + where.within
+    weighed = (w != 0).any(-1, keepdim=True)
+    return centre + where.middle * weighed, spread + where.within
 
 
 def from_canonical(linear: Tensor, quadratic: Tensor, alpha: float = 1) -> Elliptical:
