@@ -86,8 +86,9 @@ def duel(
     # Tiling takes many seconds per run.
     t = race({"ours": ours, "theirs": theirs}, seconds=2.0, least=2 if peer == TILED else 5)
     ours_ms, theirs_ms, limit = t["ours"].median, t["theirs"].median, limits.limit(multiplications=needs)
-    promise, kept = f"at least {least:g}x", least is not None and theirs_ms / ours_ms >= least
-    if least is None:
+    if least is not None:
+        promise, kept = f"at least {least:g}x", theirs_ms / ours_ms >= least
+    else:
         count = f"{needs / 1e9:.2g} G multiplications"
         promise, kept = f"at most {MOST:g} times the time of {count}", ours_ms <= MOST * limit
     return Row(case, "ms", ours_ms, peer, theirs_ms, promise, kept, limit)

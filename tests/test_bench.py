@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 import regard
-from benchmarks import harness, limits, neighbour, page, summary
+from benchmarks import harness, limits, neighbour, nonlocal_, page, summary
 from regard._problem import Problem
 from regard.cli import bench
 
@@ -101,3 +101,23 @@ def test_a_busy_neighbour_works_and_its_results_lie_apart(monkeypatch, tmp_path,
     harness.report("some", [row("a", 2.0, "b", 4.0)])
     neighbour.compare("some", harness.RESULTS)
     assert "| a | b | 2.00x | 0.50x |" in capsys.readouterr().out
+
+
+def test_every_race_of_non_local_blocks_has_a_verdict(monkeypatch):
+    for name, small in (("BATCH", 1), ("CHANNELS", 4), ("SIDE", 3), ("SMALL", 2)):
+        monkeypatch.setattr(nonlocal_, name, small)
+    monkeypatch.setattr(limits, "machine", lambda: limits.Machine(bandwidth=1e9, products=1e6))
+
+    def race(contestants, **_):
+        for run in contestants.values():
+            run()
+        return {name: harness.Timing(1.0, 1.0, 1.0, 1) for name in contestants}
+
+    monkeypatch.setattr(nonlocal_, "race", race)
+    rows = [*nonlocal_.block_rows(), *nonlocal_.attention_rows()]
+    assert len(rows) == 8
+    for row in rows:
+        # Both take 1 ms: as fast as the peer, and kept where the necessary multiplications take about as long.
+        assert row.kept is (row.promise.startswith("at most") and nonlocal_.MOST * row.limit >= 1)
+        assert row.promise == "at least 50x" or "multiplications" in row.promise
+    assert {row.kept for row in rows} == {True, False}
