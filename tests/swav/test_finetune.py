@@ -19,8 +19,9 @@ from regard.cli import main
 from regard.pictures import Arrays
 from regard.swav import FineTune, FinetuneSettings, finetune, finetune_preset, load_finetuned
 from regard.swav._crops import one_view, views
-from regard.swav._finetune import LabelledCanvases, falling
+from regard.swav._finetune import falling
 from regard.swav._finetune_settings import views_of
+from regard.swav._finetune_task import LabelledCanvases
 from regard.swav._labelled import Subset, open_labelled, stratified
 from regard.training import Running, latest, mix
 

@@ -6,8 +6,9 @@ from regard.swav._crops import views
 from regard.swav._diagnose import Watch, measure
 from regard.swav._digits import digits
 from regard.swav._evaluate import BackboneEvaluation, Proportion, evaluate_backbone, knn, pooled_features, probe
-from regard.swav._finetune import FineTune, Finetuning, finetune, load_finetuned
+from regard.swav._finetune import Finetuning, finetune, load_finetuned
 from regard.swav._finetune_settings import FINETUNE_PRESETS, FinetuneSettings, finetune_preset
+from regard.swav._finetune_task import FineTune
 from regard.swav._loss import assigned_loss, codes, swapped_loss
 from regard.swav._model import Swav
 from regard.swav._pretrain import CollapseWarning, Pretraining, load_pretraining, pretrain, run

@@ -15,6 +15,7 @@ from regard._lock import writing_to
 from regard._problem import Problem
 from regard.training._checkpoints import Checkpoint
 from regard.training._folder import RunFolder
+from regard.training._journal import FitCall
 from regard.training._order import Batches
 from regard.training._settings import FitSettings, Running
 
@@ -125,7 +126,7 @@ def fit(
     """
     running = running or Running()
     folder, steps = RunFolder(Path(out)), settings.steps
-    from regard.training._loop import FitCall, run_loop  # slow to import, so only here
+    from regard.training._loop import run_loop  # slow to import, so only here
 
     with writing_to(folder.path), disk_in_words(folder.path, folder.kept):
         checkpoint = folder.latest() if running.resumes else None

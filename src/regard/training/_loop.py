@@ -11,10 +11,8 @@ It imports Lightning, which is slow; `fit` imports it when a run begins.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,29 +25,14 @@ from regard._stop import Stop
 from regard.training._checkpoint_writer import CheckpointWriter
 from regard.training._fabric import Fabric, end_children, launch, make_fabric, quiet, steps_are_quiet
 from regard.training._fit import Task
-from regard.training._folder import RunFolder
+from regard.training._journal import FitCall, Journal
 from regard.training._loaded import Loaded, outlive_signals
-from regard.training._log import Log, NoLog, open_log
 from regard.training._norm import synchronise_norms
 from regard.training._order import Batches, Order
-from regard.training._progress import Progress
 from regard.training._random import mix
-from regard.training._settings import FitSettings, Running
+from regard.training._settings import FitSettings
 
-_PAUSE = 10.0  # seconds: of several processes, a step that takes longer is an event
 _AGREE = 10  # steps after which several processes ask each other whether one got a signal
-
-
-@dataclass(frozen=True)
-class FitCall:
-    """The arguments of `fit`, and the step that the run begins after."""
-
-    start: int
-    settings: FitSettings
-    running: Running
-    folder: RunFolder
-    after_step: Callable[[int], None] | None
-    on_log: Callable[[int, dict[str, float]], None] | None
 
 
 def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) -> tuple[float, float]:
@@ -82,7 +65,7 @@ def run_loop(task: Task, data: Batches, call: FitCall, state: dict[str, Any]) ->
         if not call.start:
             _begin(task, data, call, fabric)
         number = call.start * settings.accumulate
-        journal = _Journal(call, fabric.is_global_zero, fabric.world_size > 1)
+        journal = Journal(call, fabric.is_global_zero, fabric.world_size > 1)
         writer = CheckpointWriter(call.folder.checkpoints)
         with (
             Stop() as stop,
@@ -148,7 +131,7 @@ def _agree_on_start(fabric: Fabric, call: FitCall) -> None:
 
 
 @contextmanager
-def _told(call: FitCall, fabric: Fabric, journal: _Journal) -> Iterator[None]:
+def _told(call: FitCall, fabric: Fabric, journal: Journal) -> Iterator[None]:
     """Write to the run's events that it begins, and what ends it before its time, if several processes train."""
     if fabric.world_size == 1 and not launched().launch:
         yield
@@ -183,7 +166,7 @@ def _begin(task: Task, data: Batches, call: FitCall, fabric: Fabric) -> None:
 
 
 @contextmanager
-def _cleaned_up(fabric: Fabric, task: Task, journal: _Journal) -> Iterator[None]:
+def _cleaned_up(fabric: Fabric, task: Task, journal: Journal) -> Iterator[None]:
     """Close the log and bring the task back to the CPU, however the run ends; after an error end other processes."""
     try:
         yield
@@ -279,55 +262,3 @@ def _loader(data: Batches, call: FitCall, fabric: Fabric) -> DataLoader[Any]:
         # Its own generator: the loader must not draw from the one that dropout draws from.
         generator=torch.Generator().manual_seed(0),
     )
-
-
-class _Journal:
-    """The log and the progress of a run, in the first process, and its speed."""
-
-    def __init__(self, call: FitCall, first: bool, several: bool) -> None:
-        self.call, self.first, self.several = call, first, several
-        self.seconds = self.per_second = 0.0
-        self.step = 0
-        self._log: Log = NoLog()
-        if first:
-            if not call.start:  # a fresh start: an older run must not be resumed from here on
-                call.folder.begin_afresh()
-            self._log = open_log(call.running.log, call.folder, call.start)
-        self._progress = Progress(call.settings.steps, start=call.start, shown=call.running.progress and first)
-        self._start_time, self._updates = time.monotonic(), 0
-
-    def count(self, step: int, numbers: dict[str, Any]) -> None:
-        """Count an update, measure the time, and now and then show both."""
-        settings = self.call.settings
-        self._updates += 1
-        self.step = step
-        before, self.seconds = self.seconds, time.monotonic() - self._start_time
-        if self.several and self.first and self._updates > 1 and self.seconds - before > _PAUSE:
-            self.call.folder.note_event(f"step {step} took {self.seconds - before:.0f} s: it waited for a process")
-        self.per_second = self._updates * settings.batch_size * settings.accumulate / max(self.seconds, 1e-9)
-        if self._progress.due or step == settings.steps:
-            self._progress.show(step, f"loss {float(numbers['loss']):.4f}  {self.per_second:.0f} samples/s")
-
-    def write(self, step: int, numbers: dict[str, Any], lr: float) -> None:
-        """Log the numbers of a step; called in every process, as those of a task may be sums over processes."""
-        entries: dict[str, Any] = {}
-        for name, value in numbers.items():
-            # A function returns several numbers; it is called only for the steps that are logged.
-            entries |= value() if callable(value) else {name: value}
-        if not self.first:
-            return
-        values = {name: float(value) for name, value in entries.items() if not isinstance(value, list)}
-        lists = {name: value for name, value in entries.items() if isinstance(value, list)}
-        # Lists can be long: they are written about a hundred times in a run.
-        steps = self.call.settings.steps
-        every = max(1, steps // 100)
-        if step < steps and step // every == (step - self.call.running.log_every) // every:
-            lists = {}
-        values |= {"lr": float(lr), "samples_per_second": self.per_second}
-        self._log.write(step, values, lists)
-        if self.call.on_log is not None:
-            self.call.on_log(step, values)
-
-    def close(self) -> None:
-        """Close the log."""
-        self._log.close()
