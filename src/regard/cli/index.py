@@ -30,7 +30,7 @@ def index(
     """
     from regard._problem import Problem
     from regard.pictures import CacheSettings, Tars
-    from regard.pictures._tars import is_tar
+    from regard.pictures._shard_names import is_tar
 
     if is_tar(shards):
         raise Problem(f"{shards} names tars. Name their folder, which gets the index.")

@@ -10,7 +10,8 @@ import typer
 from regard.cli._complete import among
 from regard.cli._folders import default_folder
 from regard.cli._options import Derived, applied, derived, only_first_speaks
-from regard.swav._settings import PRESETS, Settings
+from regard.swav._presets import PRESETS
+from regard.swav._settings import Settings
 from regard.training._settings import Running
 
 

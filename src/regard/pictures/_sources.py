@@ -218,8 +218,9 @@ def open_pictures(
     >>> source[0].shape, source.labels
     (torch.Size([3, 8, 8]), [0, 1, 0, 1, 1])
     """
+    from regard.pictures._shard_names import is_tar
     from regard.pictures._stored import SavedDataset
-    from regard.pictures._tars import Tars, is_tar
+    from regard.pictures._tars import Tars
 
     if is_url(path):
         return Tars.at(path, cache=cache, patience=patience, say=say)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-import re
 import tarfile
 import zlib
 from collections import OrderedDict
@@ -20,12 +19,12 @@ from regard.pictures._read import read
 from regard.pictures._shard_cache import CacheSettings, ReadAhead, ShardCache
 from regard.pictures._shard_index import INDEX_FORMAT, TAR_BLOCK, ShardIndex
 from regard.pictures._shard_list import INDEX, MANIFEST, Shard, index_name, indexed_shards, listed_shards
+from regard.pictures._shard_names import braces, is_tar, split
 from regard.pictures._sources import Unreadable
-from regard.pictures._store import PATIENCE, STALE, Store, is_url
+from regard.pictures._store import PATIENCE, STALE, Store
 
 _FIRST_PATIENCE = 20.0  # seconds for a server that has not answered yet: its name may be wrong
 _KEPT = 64  # indexes of shards in memory
-_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 class Tars:
@@ -65,11 +64,11 @@ class Tars:
         patience: float = PATIENCE,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        places = [Store(*_split(shard)[:1], patience) for shard in shards[:1]]
-        if not places or {_split(shard)[0] for shard in shards} != {_split(shards[0])[0]}:
+        places = [Store(*split(shard)[:1], patience) for shard in shards[:1]]
+        if not places or {split(shard)[0] for shard in shards} != {split(shards[0])[0]}:
             raise Problem(f"{len(shards)} shards in several folders, or none. Name tars of one folder.")
         self._begin(places[0], cache or CacheSettings())
-        self._take(self._indexed([_split(shard)[1] for shard in shards], say), say)
+        self._take(self._indexed([split(shard)[1] for shard in shards], say), say)
 
     @classmethod
     def at(
@@ -88,7 +87,7 @@ class Tars:
         `indexed`: use the index beside the shards, if there is one; default True.
         """
         if is_tar(place):
-            base, name = _split(place)
+            base, name = split(place)
             return cls([f"{base}/{one}" for one in braces(name)], cache=cache, patience=patience, say=say)
         source = cls.__new__(cls)
         source._begin(Store(place, patience), cache or CacheSettings())
@@ -293,34 +292,3 @@ class Tars:
 
 class _Stale(Exception):
     """A shard is not the one of the index."""
-
-
-def is_tar(place: Path | str) -> bool:
-    """Whether a path or a URL names a tar, or several by braces, not a folder.
-
-    >>> is_tar("s3://bucket/{00..63}.tar"), is_tar("s3://bucket/shards/")
-    (True, False)
-    """
-    name = str(place).rpartition("/")[2]
-    return name.endswith(".tgz") or ".tar" in name
-
-
-def braces(name: str) -> list[str]:
-    """The names that {first..last} stands for, with as many digits as the first number has.
-
-    >>> braces("{08..10}.tar")
-    ['08.tar', '09.tar', '10.tar']
-    """
-    if (found := _BRACES.search(name)) is None:
-        return [name]
-    first, last = found.groups()
-    numbers = [f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
-    return [one for i in numbers for one in braces(name[: found.start()] + i + name[found.end() :])]
-
-
-def _split(place: Path | str) -> tuple[str, str]:
-    """The folder of a tar, and its name in it."""
-    if not is_url(place):
-        return str(Path(place).parent), Path(place).name
-    base, _, name = str(place).rpartition("/")
-    return base, name

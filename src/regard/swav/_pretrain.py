@@ -24,9 +24,9 @@ from regard.swav._evaluate import calibrated
 from regard.swav._folder import PretrainingFolder
 from regard.swav._model import Swav
 from regard.swav._notes import noted
+from regard.swav._presets import preset as named
 from regard.swav._queue import world
 from regard.swav._settings import Crops, Settings, checked
-from regard.swav._settings import preset as named
 from regard.training import FitSettings, Fitted, Order, Running, cosine, fit, latest
 from regard.training._data import DataDescription
 from regard.training._device import choose_device, computing_on

@@ -11,9 +11,10 @@ from regard.swav._finetune_settings import FINETUNE_PRESETS, FinetuneSettings, f
 from regard.swav._finetune_task import FineTune
 from regard.swav._loss import assigned_loss, codes, swapped_loss
 from regard.swav._model import Swav
+from regard.swav._presets import PRESETS, preset
 from regard.swav._pretrain import CollapseWarning, Pretraining, load_pretraining, pretrain, run
 from regard.swav._queue import Queue
-from regard.swav._settings import PRESETS, Crops, Settings, preset
+from regard.swav._settings import Crops, Settings
 from regard.swav._sheet import sheet
 
 __all__ = [
