@@ -59,7 +59,10 @@ def sparse_context(
     `bias`: broadcasts to (*batch, Lq, Lk), in the dtype of the computation, or None.
     `case`: all other arguments.
     """
-    c: Tensor = _Sparse.apply(q, k, v, alpha, bias, case)
+    tensors = q, k, v, alpha, bias
+    if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in tensors):
+        return _forward(*tensors, case, 0)[0]  # autograd would take a tenth of the time at 49 keys
+    c: Tensor = _Sparse.apply(*tensors, case)
     return c
 
 
@@ -72,34 +75,43 @@ def computed_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, bias: Tensor | None, case: SparseCase, kept: int
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The context, and the supports if they are `kept`."""
+    (_, inner, queries, _), keys = q.shape, k.shape[-2]
+    heads, computed = len(q) * inner, computed_dtype(q.dtype)
+    numbers, none = _nothing(computed)
+    start = count = numbers[torch.int32]
+    edge, place, weight, room = none, numbers[torch.int16], none, 0
+    if kept:
+        start, count = (q.new_empty(1, heads, queries, dtype=torch.int32) for _ in range(2))
+        edge = q.new_empty(1, heads, queries, 4, dtype=computed)
+        if case.alpha != 1.0:  # softmax has no lists
+            room = _room(heads * queries, keys)
+            place, weight = _scratch.lists(room, _units(room, keys), computed)
+    used = _scratch.used
+    out = _like(q, len(q), v.shape[-1])
+    extras, sizes = _extras(alpha, bias, case, heads, keys, computed)
+    widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
+    tensors = *_strided(q, k, v), *extras, *_strided(out), start, count, edge, place, weight, used
+    name = f"regard_attend_forward_{native.suffix(q)}"
+    if native.call(name, *tensors, *widths, *sizes, kept, room, len(place), case.scale):
+        raise NotFiniteError
+    if room:
+        taken = int(used)
+        place, weight = place[: _units(taken, keys)].clone(), weight[:taken].clone()
+    return out, (start, count, edge, place, weight)
+
+
 class _Sparse(Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, bias: Tensor | None, case: SparseCase
     ) -> Tensor:
-        (_, inner, queries, _), keys = q.shape, k.shape[-2]
-        heads = len(q) * inner
-        kept = int(any(ctx.needs_input_grad))
-        dense = case.alpha == 1.0  # softmax has no lists
-        room = _room(heads * queries, keys) if kept and not dense else 0
-        start = q.new_empty(kept, heads, queries, dtype=torch.int32)
-        count = q.new_empty(kept, heads, queries, dtype=torch.int32)
-        computed = computed_dtype(q.dtype)
-        edge = q.new_empty(kept, heads, queries, 4, dtype=computed)
-        place, weight = _scratch.lists(room, _units(room, keys), computed)
-        used = q.new_empty(1, dtype=torch.int64)
-        out = _like(q, len(q), v.shape[-1])
-        extras, sizes = _extras(alpha, bias, case, heads, keys, computed)
-        widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
-        tensors = *_strided(q, k, v), *extras, *_strided(out), start, count, edge, place, weight, used
-        name = f"regard_attend_forward_{native.suffix(q)}"
-        if native.call(name, *tensors, *widths, *sizes, kept, room, len(place), case.scale):
-            raise NotFiniteError
-        if kept:
-            ctx.save_for_backward(q, k, v, alpha, bias)
-            taken = int(used)
-            ctx.supports = start, count, edge, place[: _units(taken, keys)].clone(), weight[:taken].clone()
-            ctx.case = case
+        out, ctx.supports = _forward(q, k, v, alpha, bias, case, 1)
+        ctx.save_for_backward(q, k, v, alpha, bias)
+        ctx.case = case
         return out
 
     @staticmethod
@@ -143,8 +155,11 @@ class _Sparse(Function):
         return dq, dk, dv, in_alpha, in_bias, None
 
 
-def _strided(*tensors: Tensor) -> tuple[Any, ...]:
-    return tuple(argument for x in tensors for argument in native.strided(x))
+def _strided(*tensors: Tensor) -> list[Any]:
+    arguments: list[Any] = []
+    for x in tensors:
+        arguments += native.strided(x)
+    return arguments
 
 
 def _like(x: Tensor, batches: int, width: int | None = None) -> Tensor:
@@ -181,6 +196,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self.used = torch.empty(1, dtype=torch.int64, device="cpu")
 
     def lists(self, room: int, units: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """So many numbers of two bytes, and so many numbers of `dtype`."""
@@ -241,6 +257,13 @@ def _matrices(x: Tensor | None, dtype: torch.dtype, batch: torch.Size, heads: in
 @functools.lru_cache(maxsize=64)
 def _none(dtype: torch.dtype, heads: int, keys: int) -> tuple[Tensor, Tensor]:
     return torch.empty(0, 1, keys, dtype=dtype, device="cpu"), torch.zeros(heads, dtype=torch.int64, device="cpu")
+
+
+@functools.lru_cache(maxsize=2)
+def _nothing(computed: torch.dtype) -> tuple[dict[torch.dtype, Tensor], Tensor]:
+    """What is passed where nothing is kept: no whole numbers, by dtype, and no numbers of `computed`."""
+    whole = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch.int16, torch.int32)}
+    return whole, torch.empty(0, dtype=computed, device="cpu")
 
 
 @functools.lru_cache(maxsize=16)
