@@ -1,5 +1,6 @@
 """Each algorithm answers its three questions consistently, and `attend` and `explain_attend` ask the same one."""
 
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from attention.cases import make_affinity, make_inputs
 
 import regard
 from regard import native
-from regard.attention import choice, fused
+from regard.attention import choice, fused, softmax_kernel
 from regard.attention.algorithm import Algorithm, Plan
 from regard.attention.call import Call
 from regard.attention.choice import ALGORITHMS
@@ -214,6 +215,31 @@ def test_the_usual_softmax_is_the_fused_algorithm(affinity, d, monkeypatch):
     for more in ({"mask": KEYS}, {"causal": True}, {"bias": BIAS}, {"dropout_p": 1e-9}):
         context = Fused().compute(Call.of(q, k, v, scores, regard.softmax, **more))
         assert not torch.allclose(context, at_once + 1)
+
+
+@pytest.mark.skipif(native.variant() not in softmax_kernel.KEYS, reason="the kernel needs wide registers")
+@pytest.mark.parametrize("lead", [(), (1,), (5,), (4, 2, 5)])
+def test_bilinear_softmax_by_the_kernel_is_the_dense_program(lead):
+    """With a weight for all, for each head, or with more axes than the queries; with gradients and errors."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 5, 100, 32, requires_grad=True) for _ in range(3))
+    weight = (torch.randn(*lead, 32, 32) / 32).requires_grad_()
+    c = regard.attend(q, k, v, regard.Bilinear(weight))
+    assert (c.grad_fn.name() == "_SparseBackward") == (len(lead) < 3)
+    explicit = (q @ weight @ k.mT).softmax(-1) @ v
+    torch.testing.assert_close(c, explicit, rtol=1e-4, atol=1e-5)
+    leaves = q, k, v, weight
+    found, expected = (torch.autograd.grad(x.square().sum(), leaves) for x in (c, explicit))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    for wrong in (math.nan, math.inf):
+        for name, x in zip(("q", "k", "v", "affinity.weight"), leaves, strict=True):
+            bad = {name: x.detach().clone()}
+            bad[name][..., -1, 0] = wrong
+            tensors = [bad.get(other, y) for other, y in zip("qkv", leaves, strict=False)]
+            with pytest.raises(ValueError, match=rf"^{name}: got"):
+                regard.attend(*tensors, regard.Bilinear(bad.get("affinity.weight", weight)))
+    with pytest.raises(ValueError, match="overflow"):
+        regard.attend(q * 1e20, k, v, regard.Bilinear(weight * 1e19))
 
 
 class First(Algorithm):

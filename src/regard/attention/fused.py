@@ -77,11 +77,27 @@ def usual_softmax(q: Tensor, k: Tensor, v: Tensor, affinity: Affinity, map: Map)
         return None
     if not _in_kernel_layout(q, k, v):
         return None
-    if (cached := softmax_kernel.bare_context(q, k, v, affinity)) is not None:
+    if (cached := _in_cache(q, k, v, affinity)) is not None:
         return cached
     inputs = fused_inputs(q, k, v, affinity)
     c = scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, scale=inputs.scale)
     return (c if inputs.sums_fit else finite_context(c, v)).to(q.dtype)
+
+
+def _in_cache(q: Tensor, k: Tensor, v: Tensor, affinity: Dot | Bilinear) -> Tensor | None:
+    """The context by the kernel that keeps scores in the cache; None if it does not suit."""
+    if not softmax_kernel.suits_bare(q, k, v):
+        return None
+    if isinstance(affinity, Bilinear):
+        if q.dtype != torch.float32:  # factors are computed wider
+            return None
+        # The kernel finds what is not finite: a number that is not makes some product with it NaN or infinite too.
+        first, k = affinity.factors(q, k)
+        # The weight may have more axes than the queries, or be in a transform.
+        if not (_in_kernel_layout(first, k, v) and softmax_kernel.in_reach(first, k, v)):
+            return None
+        q, affinity = first, Dot(1.0)
+    return softmax_kernel.bare_context(q, k, v, affinity)
 
 
 def _in_kernel_layout(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -6,6 +6,7 @@ of a bias needs no scores in memory, which SDPA's does.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -64,22 +65,24 @@ def softmax_context(call: Call) -> Tensor | None:
     return c if len(batch) == 2 else c.reshape(*batch, *c.shape[-2:])
 
 
-def bare_context(q: Tensor, k: Tensor, v: Tensor, affinity: object) -> Tensor | None:
-    """The same for (B, H, L, d) in the layout of the kernel without mask, bias or diagonal, with less overhead; None if
-    it does not suit."""
-    if (
-        torch.compiler.is_compiling()
-        or type(affinity) is not Dot
-        or q.numel() * k.shape[-2] < WORK
-        or not in_reach(q, k, v)
-    ):
-        return None
-    queries, keys = q.shape[-2], k.shape[-2]
-    case = SparseCase(q.shape[:2], QueryBlocks(queries, keys, queries, None, None), 1.0, _scale(q, affinity))
+def suits_bare(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the kernel suits (B, H, L, d) in its layout without mask, bias or diagonal, and is worth it."""
+    return not torch.compiler.is_compiling() and q.numel() * k.shape[-2] >= WORK and in_reach(q, k, v)
+
+
+def bare_context(q: Tensor, k: Tensor, v: Tensor, affinity: Dot) -> Tensor | None:
+    """The context of tensors that `suits_bare` found to suit, with less overhead; None if a number is not finite or so
+    large that scores may not be."""
+    case = _bare_case(q.shape[:2], q.shape[2], k.shape[2], _scale(q, affinity))
     try:
         return sparse_context(q, k, v, None, None, case)
     except NotFiniteError:
         return None
+
+
+@functools.lru_cache(maxsize=64)
+def _bare_case(batch: torch.Size, queries: int, keys: int, scale: float) -> SparseCase:
+    return SparseCase(batch, QueryBlocks(queries, keys, queries, None, None), 1.0, scale)
 
 
 def _scale(q: Tensor, affinity: object) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,8 @@ from regard.attention.weights import weights_of
 from regard.maps.entmax import Entmax
 
 STORED = 1 << 25  # keys with weight that are stored at most; beyond them weights are computed again from the scores
-NUMBERED = 1 << 16  # keys that two bytes can number
+RETAINED = 1 << 20  # entries of lists at most for which a thread retains memory between calls
+CHUNK = 1 << 12  # entries that a thread of the kernel takes at a time
 PIECES = 16  # pieces of a backward pass at least, if there are so many queries
 QUERIES = 128  # in a piece at least
 
@@ -57,7 +59,10 @@ def sparse_context(
     `bias`: broadcasts to (*batch, Lq, Lk), in the dtype of the computation, or None.
     `case`: all other arguments.
     """
-    c: Tensor = _Sparse.apply(q, k, v, alpha, bias, case)
+    tensors = q, k, v, alpha, bias
+    if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in tensors):
+        return _forward(*tensors, case, 0)[0]  # autograd would take a tenth of the time at 49 keys
+    c: Tensor = _Sparse.apply(*tensors, case)
     return c
 
 
@@ -70,34 +75,43 @@ def computed_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, bias: Tensor | None, case: SparseCase, kept: int
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The context, and the supports if they are `kept`."""
+    (_, inner, queries, _), keys = q.shape, k.shape[-2]
+    heads, computed = len(q) * inner, computed_dtype(q.dtype)
+    numbers, none = _nothing(computed)
+    start = count = numbers[torch.int32]
+    edge, place, weight, room = none, numbers[torch.int16], none, 0
+    if kept:
+        start, count = (q.new_empty(1, heads, queries, dtype=torch.int32) for _ in range(2))
+        edge = q.new_empty(1, heads, queries, 4, dtype=computed)
+        if case.alpha != 1.0:  # softmax has no lists
+            room = _room(heads * queries, keys)
+            place, weight = _scratch.lists(room, _units(room, keys), computed)
+    used = _scratch.used
+    out = _like(q, len(q), v.shape[-1])
+    extras, sizes = _extras(alpha, bias, case, heads, keys, computed)
+    widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
+    tensors = *_strided(q, k, v), *extras, *_strided(out), start, count, edge, place, weight, used
+    name = f"regard_attend_forward_{native.suffix(q)}"
+    if native.call(name, *tensors, *widths, *sizes, kept, room, len(place), case.scale):
+        raise NotFiniteError
+    if room:
+        taken = int(used)
+        place, weight = place[: _units(taken, keys)].clone(), weight[:taken].clone()
+    return out, (start, count, edge, place, weight)
+
+
 class _Sparse(Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, bias: Tensor | None, case: SparseCase
     ) -> Tensor:
-        (_, inner, queries, _), keys = q.shape, k.shape[-2]
-        heads = len(q) * inner
-        kept = int(any(ctx.needs_input_grad))
-        dense = case.alpha == 1.0  # softmax has no lists
-        room = min(heads * queries * keys, STORED) if kept and not dense else 0
-        start = q.new_empty(kept, heads, queries, dtype=torch.int32)
-        count = q.new_empty(kept, heads, queries, dtype=torch.int32)
-        computed = computed_dtype(q.dtype)
-        edge = q.new_empty(kept, heads, queries, 4, dtype=computed)
-        place, weight = q.new_empty(_units(room, keys), dtype=torch.int16), q.new_empty(room, dtype=computed)
-        used = q.new_empty(1, dtype=torch.int64)
-        out = _like(q, len(q), v.shape[-1])
-        extras, sizes = _extras(alpha, bias, case, heads, keys, computed)
-        widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
-        tensors = *_strided(q, k, v), *extras, *_strided(out), start, count, edge, place, weight, used
-        name = f"regard_attend_forward_{native.suffix(q)}"
-        if native.call(name, *tensors, *widths, *sizes, kept, room, len(place), case.scale):
-            raise NotFiniteError
-        if kept:
-            ctx.save_for_backward(q, k, v, alpha, bias)
-            taken = int(used)  # what was not needed is given back
-            ctx.supports = start, count, edge, _first(place, _units(taken, keys)), _first(weight, taken)
-            ctx.case = case
+        out, ctx.supports = _forward(q, k, v, alpha, bias, case, 1)
+        ctx.save_for_backward(q, k, v, alpha, bias)
+        ctx.case = case
         return out
 
     @staticmethod
@@ -141,8 +155,11 @@ class _Sparse(Function):
         return dq, dk, dv, in_alpha, in_bias, None
 
 
-def _strided(*tensors: Tensor) -> tuple[Any, ...]:
-    return tuple(argument for x in tensors for argument in native.strided(x))
+def _strided(*tensors: Tensor) -> list[Any]:
+    arguments: list[Any] = []
+    for x in tensors:
+        arguments += native.strided(x)
+    return arguments
 
 
 def _like(x: Tensor, batches: int, width: int | None = None) -> Tensor:
@@ -154,14 +171,46 @@ def _like(x: Tensor, batches: int, width: int | None = None) -> Tensor:
     return x.new_empty(batches, heads, rows, width)
 
 
+def _room(rows: int, keys: int) -> int:
+    """Entries that the lists of so many rows may take.
+
+    Only a row in which at most a fifth of the keys have weight has a list; at the end of a chunk that does not hold
+    the next one some entries are lost, and so are those of the last chunk of each thread.
+    """
+    longest = keys // 5
+    lists = rows * longest
+    return min(lists + lists // CHUNK * longest + CHUNK * torch.get_num_threads(), STORED) if longest else 0
+
+
 def _units(entries: int, keys: int) -> int:
     """Numbers of two bytes that so many places of keys take."""
-    return entries if keys <= NUMBERED else 2 * entries
+    return -(-entries // 2) if keys <= 1 << 8 else entries if keys <= 1 << 16 else 2 * entries
 
 
-def _first(x: Tensor, n: int) -> Tensor:
-    """The first n numbers in memory of their own, unless they are most of it."""
-    return x[:n].clone() if 4 * n < 3 * len(x) else x[:n]
+class _Scratch(threading.local):
+    """Memory in which a thread's kernel lists supports, until it is known how long the lists are.
+
+    It is retained, if it is not large: memory that each layer of a model takes and gives back is left as holes between
+    what its layers keep, and adds to the peak of the process.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self.used = torch.empty(1, dtype=torch.int64, device="cpu")
+
+    def lists(self, room: int, units: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """So many numbers of two bytes, and so many numbers of `dtype`."""
+        width = room * dtype.itemsize
+        if len(self._bytes) < width + 2 * units:
+            held = torch.empty(width + 2 * units, dtype=torch.uint8, device="cpu")
+            if room <= RETAINED:
+                self._bytes = held
+        else:
+            held = self._bytes
+        return held[width : width + 2 * units].view(torch.int16), held[:width].view(dtype)[:room]
+
+
+_scratch = _Scratch()
 
 
 def _groups(bias: Tensor, heads: int, parts: int) -> tuple[int, int]:
@@ -208,6 +257,13 @@ def _matrices(x: Tensor | None, dtype: torch.dtype, batch: torch.Size, heads: in
 @functools.lru_cache(maxsize=64)
 def _none(dtype: torch.dtype, heads: int, keys: int) -> tuple[Tensor, Tensor]:
     return torch.empty(0, 1, keys, dtype=dtype, device="cpu"), torch.zeros(heads, dtype=torch.int64, device="cpu")
+
+
+@functools.lru_cache(maxsize=2)
+def _nothing(computed: torch.dtype) -> tuple[dict[torch.dtype, Tensor], Tensor]:
+    """What is passed where nothing is kept: no whole numbers, by dtype, and no numbers of `computed`."""
+    whole = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch.int16, torch.int32)}
+    return whole, torch.empty(0, dtype=computed, device="cpu")
 
 
 @functools.lru_cache(maxsize=16)
