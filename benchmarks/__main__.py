@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.harness import RESULTS
 from benchmarks.neighbour import busy_neighbour, compare
 
-# The last seven are run as `python -m benchmarks.NAME`: they need another library, an argument, or half an hour.
-RUN_ALONE = {"swav_peer", "swav_cifar", "swav_pays", "swav_scenes", "swav_table", "classify", "trust"}
+# The last eight are run as `python -m benchmarks.NAME`: they need another library, an argument, or half an hour.
+RUN_ALONE = {"swav_peer", "swav_cifar", "swav_pays", "swav_scenes", "swav_table", "classify", "trust", "unseen_pairs"}
 ON_DEVICES = {"gpu", "roofline", "budget"}  # regard bench --device; arithmetic
 HELPERS = {"__main__", "harness", "limits", "neighbour", "summary", *RUN_ALONE, *ON_DEVICES}
 names = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in HELPERS)

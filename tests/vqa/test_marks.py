@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.vqa.marks import Marks, Sums
 from regard.vqa.mcan import MCAN
-from regard.vqa.settings import small
+from regard.vqa.settings import relations, small
 
 PARTS = {"before": 1, "marks": 2, "guided_mixes": False, "sums": True}
 
@@ -97,3 +97,15 @@ def test_nothing_to_mark():
 def test_marks_need_a_layer():
     with pytest.raises(ValueError, match="marks: got 4, expected 0 without guided layers"):
         small(layers=0, marks=4)
+
+
+def test_the_preset_of_relations_marks_and_sums_and_mixes_no_cells_once_per_question():
+    model = MCAN(relations(), vocabulary=20, answers=5, cells=(3, 4), features=12).eval()
+    mixed = []
+    scores = model(torch.randn(1, 3, 4, 12), torch.randint(1, 20, (2, 5)), torch.zeros(2).long(), visited=mixed).scores
+    assert [layer.layer for layer in mixed] == list(model.before)
+    assert model.marks is not None
+    assert model.marks.heads == 4
+    assert model.flat_picture.sums is not None
+    total = model.probabilities(scores).sum(-1)
+    torch.testing.assert_close(total, torch.ones(2))
