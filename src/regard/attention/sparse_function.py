@@ -23,7 +23,7 @@ from regard.maps.entmax import Entmax
 
 STORED = 1 << 25  # keys with weight that are stored at most; beyond them weights are computed again from the scores
 RETAINED = 1 << 20  # entries of lists at most for which a thread retains memory between calls
-CHUNK = 1 << 12  # entries that a thread of the kernel takes at a time
+TAKEN = 1 << 12  # entries that a thread of the kernel takes at a time
 PIECES = 16  # pieces of a backward pass at least, if there are so many queries
 QUERIES = 128  # in a piece at least
 
@@ -179,7 +179,7 @@ def _room(rows: int, keys: int) -> int:
     """
     longest = keys // 5
     lists = rows * longest
-    return min(lists + lists // CHUNK * longest + CHUNK * torch.get_num_threads(), STORED) if longest else 0
+    return min(lists + lists // TAKEN * longest + TAKEN * torch.get_num_threads(), STORED) if longest else 0
 
 
 def _units(entries: int, keys: int) -> int:
