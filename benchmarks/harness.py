@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -103,13 +102,9 @@ def _summary(times: list[float]) -> Timing:
 
 
 def peak_memory(setup: str, run: str) -> float:
-    """MB by which the code `run` raises the peak memory of a fresh process that has executed the code `setup`.
-
-    Large blocks are given back to the system at once: the holes that glibc's heap keeps differ from process to process.
-    """
+    """MB by which the code `run` raises the peak memory of a fresh process that has executed the code `setup`."""
     code = f"{PEAK}\n{setup}\nbefore = peak()\n{run}\nprint('PEAK', peak() - before)\n"
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the measured process failed:\n{done.stderr}")
     return float(done.stdout.split("PEAK")[1])

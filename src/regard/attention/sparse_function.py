@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,8 +21,7 @@ from regard.attention.weights import weights_of
 from regard.maps.entmax import Entmax
 
 STORED = 1 << 25  # keys with weight that are stored at most; beyond them weights are computed again from the scores
-RETAINED = 1 << 20  # entries of lists at most for which a thread retains memory between calls
-TAKEN = 1 << 12  # entries that a thread of the kernel takes at a time
+NUMBERED = 1 << 16  # keys that two bytes can number
 PIECES = 16  # pieces of a backward pass at least, if there are so many queries
 QUERIES = 128  # in a piece at least
 
@@ -88,9 +86,9 @@ def _forward(
         start, count = (q.new_empty(1, heads, queries, dtype=torch.int32) for _ in range(2))
         edge = q.new_empty(1, heads, queries, 4, dtype=computed)
         if case.alpha != 1.0:  # softmax has no lists
-            room = _room(heads * queries, keys)
-            place, weight = _scratch.lists(room, _units(room, keys), computed)
-    used = _scratch.used
+            room = min(heads * queries * keys, STORED)
+            place, weight = q.new_empty(_units(room, keys), dtype=torch.int16), q.new_empty(room, dtype=computed)
+    used = q.new_empty(1, dtype=torch.int64)
     out = _like(q, len(q), v.shape[-1])
     extras, sizes = _extras(alpha, bias, case, heads, keys, computed)
     widths = inner, heads, queries, keys, q.shape[-1], v.shape[-1]
@@ -99,8 +97,8 @@ def _forward(
     if native.call(name, *tensors, *widths, *sizes, kept, room, len(place), case.scale):
         raise NotFiniteError
     if room:
-        taken = int(used)
-        place, weight = place[: _units(taken, keys)].clone(), weight[:taken].clone()
+        taken = int(used)  # what was not needed is given back
+        place, weight = _first(place, _units(taken, keys)), _first(weight, taken)
     return out, (start, count, edge, place, weight)
 
 
@@ -171,46 +169,14 @@ def _like(x: Tensor, batches: int, width: int | None = None) -> Tensor:
     return x.new_empty(batches, heads, rows, width)
 
 
-def _room(rows: int, keys: int) -> int:
-    """Entries that the lists of so many rows may take.
-
-    Only a row in which at most a fifth of the keys have weight has a list; at the end of a chunk that does not hold
-    the next one some entries are lost, and so are those of the last chunk of each thread.
-    """
-    longest = keys // 5
-    lists = rows * longest
-    return min(lists + lists // TAKEN * longest + TAKEN * torch.get_num_threads(), STORED) if longest else 0
-
-
 def _units(entries: int, keys: int) -> int:
     """Numbers of two bytes that so many places of keys take."""
-    return -(-entries // 2) if keys <= 1 << 8 else entries if keys <= 1 << 16 else 2 * entries
+    return entries if keys <= NUMBERED else 2 * entries
 
 
-class _Scratch(threading.local):
-    """Memory in which a thread's kernel lists supports, until it is known how long the lists are.
-
-    It is retained, if it is not large: memory that each layer of a model takes and gives back is left as holes between
-    what its layers keep, and adds to the peak of the process.
-    """
-
-    def __init__(self) -> None:
-        self._bytes = torch.empty(0, dtype=torch.uint8, device="cpu")
-        self.used = torch.empty(1, dtype=torch.int64, device="cpu")
-
-    def lists(self, room: int, units: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """So many numbers of two bytes, and so many numbers of `dtype`."""
-        width = room * dtype.itemsize
-        if len(self._bytes) < width + 2 * units:
-            held = torch.empty(width + 2 * units, dtype=torch.uint8, device="cpu")
-            if room <= RETAINED:
-                self._bytes = held
-        else:
-            held = self._bytes
-        return held[width : width + 2 * units].view(torch.int16), held[:width].view(dtype)[:room]
-
-
-_scratch = _Scratch()
+def _first(x: Tensor, n: int) -> Tensor:
+    """The first n numbers in memory of their own, unless they are most of it."""
+    return x[:n].clone() if 4 * n < 3 * len(x) else x[:n]
 
 
 def _groups(bias: Tensor, heads: int, parts: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-INTERFACE = 13  # changes with every signature below, and with the meaning of an argument
+INTERFACE = 12  # changes with every signature below, and with the meaning of an argument
 
 
 class Argument(NamedTuple):

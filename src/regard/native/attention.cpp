@@ -78,7 +78,7 @@ static int forward(const AttentionOf<C>& call, const Stored<S>& x, const Heads<S
             bool finite = in_range(c, h, a, b, w);
             if constexpr (sizeof(C) == 4) {
                 int64_t entries = 0;
-                if (finite && lanes) finite = forward_lanes(c, h, a, b, contexts, kept, w, entries);
+                if (finite && lanes) finite = forward_lanes(c, h, a, b, contexts, kept, store, w, entries);
             }
             if (finite && !lanes) finite = forward_rows(c, h, a, b, contexts, kept, store, w);
             if (!finite)

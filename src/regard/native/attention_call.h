@@ -53,7 +53,7 @@ typedef AttentionOf<float> Attention;
 constexpr int64_t edge_numbers = 4;
 
 // The supports of all rows. Row i has count[i] keys, from start[i] on in `place` and `weight`, or start[i] is -1 and it
-// has its edge alone. A place takes one byte, two or four, by how many keys there are to number.
+// has its edge alone. A place takes two bytes, or four where there are more keys than two can number.
 template <typename Start, typename Place, typename Weight>
 struct SupportsOf {
     Start *start, *count;
@@ -67,8 +67,7 @@ using ReadSupports = SupportsOf<const int32_t, const int16_t, const C>;
 typedef KeptSupports<float> Supports;
 typedef ReadSupports<float> KnownSupports;
 
-// Bytes that number one of n keys.
-INLINE int64_t place_bytes(int64_t n) { return n <= 256 ? 1 : n <= 65536 ? 2 : 4; }
+constexpr int64_t numbered = 65536;  // keys that two bytes can number
 
 template <typename C>
 static void keep_edge(const KeptSupports<C>& kept, int64_t row, int64_t count, const Edge& edge) {
@@ -84,40 +83,24 @@ static void keep_list(const KeptSupports<C>& kept, int64_t row, int64_t at, int6
                       const C* weight, int64_t count) {
     kept.start[row] = static_cast<int32_t>(at);
     std::memcpy(kept.weight + at, weight, count * sizeof(C));
-    uint8_t* bytes = reinterpret_cast<uint8_t*>(kept.place);
-    switch (place_bytes(n)) {
-        case 1:
-            SIMD()
-            for (int64_t j = 0; j < count; ++j) bytes[at + j] = static_cast<uint8_t>(place[j]);
-            break;
-        case 2:
-            SIMD()
-            for (int64_t j = 0; j < count; ++j) kept.place[at + j] = static_cast<int16_t>(place[j]);
-            break;
-        default:
-            std::memcpy(kept.place + 2 * at, place, count * sizeof(int32_t));
+    if (n > numbered) {
+        std::memcpy(kept.place + 2 * at, place, count * sizeof(int32_t));
+        return;
     }
+    SIMD()
+    for (int64_t j = 0; j < count; ++j) kept.place[at + j] = static_cast<int16_t>(place[j]);
 }
 
 // The places of a list, in `place`.
 template <typename C>
 static void known_places(const ReadSupports<C>& kept, int64_t row, int64_t n, int32_t* place) {
     const int64_t at = kept.start[row], count = kept.count[row];
-    const uint8_t* bytes = reinterpret_cast<const uint8_t*>(kept.place);
-    switch (place_bytes(n)) {
-        case 1:
-            SIMD()
-            for (int64_t j = 0; j < count; ++j) place[j] = static_cast<int32_t>(bytes[at + j]);
-            break;
-        case 2:
-            SIMD()
-            for (int64_t j = 0; j < count; ++j) {
-                place[j] = static_cast<int32_t>(static_cast<uint16_t>(kept.place[at + j]));
-            }
-            break;
-        default:
-            std::memcpy(place, kept.place + 2 * at, count * sizeof(int32_t));
+    if (n > numbered) {
+        std::memcpy(place, kept.place + 2 * at, count * sizeof(int32_t));
+        return;
     }
+    SIMD()
+    for (int64_t j = 0; j < count; ++j) place[j] = static_cast<int32_t>(static_cast<uint16_t>(kept.place[at + j]));
 }
 
 // A share of the memory for supports, taken from all of it a chunk at a time.

@@ -1,6 +1,6 @@
 // Attention where most weights are not zero, or keys are few: a register of queries at a time. Scores, weights and their
-// gradients lie key by key, so that each lane is a query, and products are dense. The backward
-// pass computes the weights again.
+// gradients lie key by key, so that each lane is a query, and products are dense. Of the weights the backward pass has
+// lists if few are not zero, else it computes them again.
 #pragma once
 
 #include "attention_call.h"
@@ -58,18 +58,53 @@ static bool lane_scores(const Attention& c, int64_t h, int64_t a, int64_t b, flo
     return c.bias.count == 0 || below_infinity(scores, c.n * step);
 }
 
-// Keep the edges of up to a register of queries.
-static void keep_lanes(int64_t row, int64_t rows, const LaneRows& found, const Supports& kept) {
+// The weights of a register of queries, key by key, as lists: those of number i begin at weight[i] and place[i], with
+// room for n and a register, and are count[i].
+INLINE void lists_of(const float* weights, int64_t n, int64_t step, float* weight, int32_t* place, int32_t* count) {
+    const int64_t room = padded(n) + wide;
+    int64_t j = 0;
+    std::fill(count, count + wide, 0);
+    WideWhole at = first_places();
+    for (; j + wide <= n; j += wide, at = at + static_cast<int32_t>(wide)) {
+        Wide rows[wide];
+        transposed(weights + j * step, step, rows);
+        for (int64_t i = 0; i < wide; ++i) {
+            const int64_t end = i * room + count[i];
+            count[i] += static_cast<int32_t>(put_above(rows[i], 0.0f, rows[i], at, weight + end, place + end));
+        }
+    }
+    for (; j < n; ++j)
+        for (int64_t i = 0; i < wide; ++i) {
+            const float p = weights[j * step + i];
+            weight[i * room + count[i]] = p;
+            place[i * room + count[i]] = static_cast<int32_t>(j);
+            count[i] += p > 0.0f;
+        }
+}
+
+// Keep up to a register of queries: their edges, and their weights as lists if these are short.
+static void keep_lanes(const Attention& c, int64_t row, int64_t rows, const float* weights, int64_t step,
+                       const LaneRows& found, const Supports& kept, Store& store, Workspace& w) {
+    int64_t entries = 0;
     for (int64_t i = 0; i < rows; ++i) {
         const Edge edge = {found.top[i], double(found.low[i]) + double(found.rest[i]), found.factor[i]};
         keep_edge(kept, row + i, static_cast<int64_t>(found.count[i]), edge);
+        entries += kept.count[row + i];
     }
+    const int64_t at = c.n > short_keys || 3 * entries > rows * c.n ? -1 : store.take(entries);
+    if (at < 0) return;
+    const int64_t room = padded(c.n) + wide;
+    float* weight = fitted(w.list, wide * room);
+    int32_t *place = fitted(w.place, wide * room), count[wide];
+    lists_of(weights, c.n, step, weight, place, count);
+    for (int64_t i = 0, next = at; i < rows; next += count[i++])
+        keep_list(kept, row + i, next, c.n, place + i * room, weight + i * room, count[i]);
 }
 
 // Contexts of the queries first to last of a head, whose numbers are in range; `entries` counts the weights that are
 // not zero. False for a score that is not finite.
 static bool forward_lanes(const Attention& c, int64_t h, int64_t first, int64_t last, const Result& out,
-                          const Supports* kept, Workspace& w, int64_t& entries) {
+                          const Supports* kept, Store& store, Workspace& w, int64_t& entries) {
     for (int64_t a = first; a < last; a += short_block) {
         const int64_t b = std::min(a + short_block, last), rows = b - a, step = padded(rows), row = h * c.rows + a;
         float* weights = fitted(w.scores, c.n * step);
@@ -79,7 +114,7 @@ static bool forward_lanes(const Attention& c, int64_t h, int64_t first, int64_t 
             lane_weights(weights + i, c.n, step, c.alpha(h), found);
             const int64_t some = std::min(wide, rows - i);
             for (int64_t r = 0; r < some; ++r) entries += static_cast<int64_t>(found.count[r]);
-            if (kept != nullptr) keep_lanes(row + i, some, found, *kept);
+            if (kept != nullptr) keep_lanes(c, row + i, some, weights + i, step, found, *kept, store, w);
         }
         product({weights, 1, step}, rows, c.v.of(h), c.v.step, c.d, c.n, out.row(h, a), out.step, false);
     }

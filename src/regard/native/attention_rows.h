@@ -109,7 +109,7 @@ static bool forward_rows(const AttentionOf<C>& c, int64_t h, int64_t first, int6
         int64_t entries = 0;
         bool finite = true;
         if constexpr (sizeof(C) == 4)
-            if (dense) finite = forward_lanes(c, h, a, b, out, kept, w, entries);
+            if (dense) finite = forward_lanes(c, h, a, b, out, kept, store, w, entries);
         if (!dense) finite = forward_lists(c, h, a, b, out, kept, store, w, entries);
         if (!finite) return false;
         dense = may_be_dense && 3 * entries > (b - a) * c.n;
