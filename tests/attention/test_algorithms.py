@@ -217,6 +217,21 @@ def test_the_usual_softmax_is_the_fused_algorithm(affinity, d, monkeypatch):
         assert not torch.allclose(context, at_once + 1)
 
 
+@pytest.mark.parametrize("keys", [6, 100])
+def test_factors_of_an_affinity_derived_from_bilinear_are_asked_for(keys):
+    """With few keys, and with enough for the kernel."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 5, 100, 32), torch.randn(2, 5, keys, 32), torch.randn(2, 5, keys, 32)
+
+    class Doubled(regard.Bilinear):
+        def factors(self, q, k):
+            first, second = super().factors(q, k)
+            return 2 * first, second
+
+    c = regard.attend(q, k, v, Doubled(torch.eye(32) / 8))
+    torch.testing.assert_close(c, (q @ k.mT / 4).softmax(-1) @ v, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("lead", [(), (1,), (5,), (4, 2, 5)])
 def test_bilinear_softmax_by_the_kernel_is_the_dense_program(lead):
     """With a weight for all, for each head, or with more axes than the queries; with gradients and errors."""

@@ -97,6 +97,8 @@ def _in_cache(q: Tensor, k: Tensor, v: Tensor, affinity: Dot | Bilinear) -> Tens
         if not (_in_kernel_layout(first, k, v) and softmax_kernel.in_reach(first, k, v)):
             return None
         q, affinity = first, Dot(1.0)
+    elif type(affinity) is not Dot:  # as for other calls of the kernel
+        return None
     return softmax_kernel.bare_context(q, k, v, affinity)
 
 

@@ -45,12 +45,8 @@ def features(where: Locations) -> Tensor:
     return torch.cat([torch.ones_like(t[:, :1]), t, (t.unsqueeze(-1) * t.unsqueeze(-2)).flatten(1)], -1).mT.contiguous()
 
 
-def log_joint(state: Components, where: Locations, basis: Tensor | None = None) -> Tensor:
+def log_joint(state: Components, where: Locations) -> Tensor:
     """log pi_k + E[log N(t; mu_k, Sigma_k)] over each cell, (..., K, L): equation (5.23).
-
-    `state`: the components.
-    `where`: the L locations.
-    `basis`: their `features`, where they are at hand; default computed.
 
     The variance C inside a cell enters as -tr(Sigma^-1 C) / 2. With it, the M step that adds C to every covariance is
     the exact maximiser, and the likelihood (5.24) never falls.
@@ -60,7 +56,7 @@ def log_joint(state: Components, where: Locations, basis: Tensor | None = None) 
     inside = (inverse * where.within).sum((-1, -2)) + (linear * state.mean).sum(-1)
     level = state.log_mixing - 0.5 * (logdet + inside + where.dimensions * math.log(2 * math.pi))
     quadratic = torch.cat([level.unsqueeze(-1), linear, -0.5 * inverse.flatten(-2)], -1)
-    return quadratic @ (features(where) if basis is None else basis)
+    return quadratic @ features(where)
 
 
 def likelihood(w: Tensor, joint: Tensor) -> Tensor:
@@ -68,21 +64,18 @@ def likelihood(w: Tensor, joint: Tensor) -> Tensor:
     return (w * joint.logsumexp(-2)).sum(-1)
 
 
-def m_step(
-    w: Tensor, gamma: Tensor, where: Locations, present: Tensor | None = None, basis: Tensor | None = None
-) -> Components:
+def m_step(w: Tensor, gamma: Tensor, where: Locations, present: Tensor | None = None) -> Components:
     """Mixing weight, mean and covariance of each component: equation (5.26).
 
     `w`: weights of the locations, (..., L).
     `gamma`: responsibilities, (..., K, L).
     `where`: the L locations.
     `present`: boolean (..., K), False for components that take no part; default None, all do.
-    `basis`: the `features` of the locations, where they are at hand; default computed.
 
     An empty component falls back on the moments of all the weights: nothing is divided by zero.
     """
     d = where.dimensions
-    sums = (w.unsqueeze(-2) * gamma) @ (features(where) if basis is None else basis).mT
+    sums = (w.unsqueeze(-2) * gamma) @ features(where).mT
     totals = sums.sum(-2, keepdim=True)
     mass = sums[..., :1]
     # A row without any weight has a total of zero: then the denominator is _EMPTY, and the average zero.
@@ -97,9 +90,9 @@ def m_step(
 
 def iterate(w: Tensor, state: Components, where: Locations, iterations: int) -> Components:
     """`iterations` E and M steps on weights `w` (..., L) from `state`, unrolled: gradients flow through all of them."""
-    present, basis = state.log_mixing > ABSENT / 2, features(where)
+    present = state.log_mixing > ABSENT / 2
     for _ in range(iterations):
-        state = m_step(w, log_joint(state, where, basis).softmax(-2), where, present, basis)
+        state = m_step(w, log_joint(state, where).softmax(-2), where, present)
     return state
 
 
